@@ -1,0 +1,177 @@
+"""Everything that is run on this project: `pip install nox && nox`, or `nox -s NAME`; `nox -l` lists them.
+
+What is installed comes from the package index as it is configured. Plain `torch` is a CUDA build of several
+gigabytes on many of them; it runs on a machine without a GPU all the same. Smaller: with uv installed, set
+UV_TORCH_BACKEND=cpu, or offer a CPU wheel by PIP_FIND_LINKS.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import runpy
+import shutil
+
+import nox
+
+ROOT = pathlib.Path(__file__).parent
+RELEASES = runpy.run_path(str(ROOT / "tests" / "support" / "releases.py"))
+
+CORE_PYTHONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
+LIVE_PYTHON = "3.11"
+LEGACY_PYTHON = "3.8"
+
+# The lower bound of pyproject.toml. On the other Pythons this wrapt runs its slower pure-Python form.
+OLDEST_WRAPT = "wrapt==1.14.2"
+OLDEST_WRAPT_PYTHONS = ["3.8", "3.11"]
+
+LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
+TEST_TOOLS = ["pytest", "pytest-timeout"]
+
+# setuptools: releases before 8.1 import pkg_resources, which later ones no longer carry.
+LIVE_REQUIREMENTS = [
+    "torch==" + RELEASES["TORCH"],
+    "numpy==1.26.4",
+    "opencv-python-headless==4.11.0.86",
+    "setuptools==80.9.0",
+    "cloudpickle",
+    "matplotlib",
+    "pandas",
+    "pillow",
+    "polars",
+    "psutil",
+    "py-cpuinfo",
+    "pyyaml",
+    "requests",
+    "scipy",
+    "seaborn",
+    "tqdm",
+]
+# For 8.0.40 alone.
+LIVE_REQUIREMENTS += ["hydra-core", "ipython", "sentry-sdk", "tensorboard"]
+# Each of these asks pip for a torch or an OpenCV that is not the one above.
+LIVE_WITHOUT_DEPENDENCIES = [
+    "torchvision==" + RELEASES["TORCHVISION"],
+    "hub-sdk==0.0.8",
+    "thop",
+    "ultralytics-thop",
+]
+
+# torch 1.12.1 carries the CUDA libraries it needs.
+LEGACY_REQUIREMENTS = ["numpy==1.23.5", "typing_extensions==4.13.2", "cloudpickle"]
+LEGACY_WITHOUT_DEPENDENCIES = ["torch==1.12.1"]
+
+# No exact versions: any Python will do, and each gets the newest torch made for it.
+DEMO_REQUIREMENTS = [
+    "torch<=" + RELEASES["TORCH"],
+    "torchvision<=" + RELEASES["TORCHVISION"],
+    "opencv-python-headless",
+    "cloudpickle",
+    "matplotlib",
+    "pillow",
+    "polars",
+    "psutil",
+    "pyyaml",
+    "requests",
+    "scipy",
+]
+DEMO_WITHOUT_DEPENDENCIES = ["ultralytics==" + RELEASES["NEWEST_ULTRALYTICS"], "ultralytics-thop"]
+
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.error_on_missing_interpreters = "CI" in os.environ
+# Live comes last: it is the longest, and what it says is what people want to read at the end.
+nox.options.sessions = ["lint", "core", "legacy", "live"]
+
+
+def find_interpreters() -> None:
+    """Let pyenv's interpreters be found: its commands answer only for versions that are switched on."""
+    folder = pathlib.Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    installed = {}
+    for python in folder.glob("*/bin/python"):
+        if re.fullmatch(r"\d+\.\d+\.\d+", python.parts[-3]):
+            numbers = tuple(int(number) for number in python.parts[-3].split("."))
+            installed[numbers[:2]] = max(numbers, installed.get(numbers[:2], numbers))
+    versions = [".".join(map(str, numbers)) for numbers in installed.values() if numbers[0] == 3]
+    # What the user chose keeps the first place, and with it the name `python`.
+    chosen = os.environ.get("PYENV_VERSION") or ".".join(map(str, max(installed.values(), default=())))
+    if versions:
+        os.environ["PYENV_VERSION"] = ":".join(dict.fromkeys([*chosen.split(":"), *versions]))
+        binaries = [str(folder / version / "bin") for version in versions]
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *binaries])
+
+
+def prepare_environment() -> None:
+    """Give uv what pip was told, and keep this shell's own settings away from the tests."""
+    if os.environ.get("PIP_FIND_LINKS"):
+        os.environ.setdefault("UV_FIND_LINKS", ",".join(os.environ["PIP_FIND_LINKS"].split()))
+    os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
+    for name in list(os.environ):
+        if name.startswith("DDP_PATCHES") or name == "PYTHONPATH":
+            del os.environ[name]
+
+
+find_interpreters()
+prepare_environment()
+
+
+def run_tests(session: nox.Session, *folders: str, **environment: str) -> None:
+    """Run pytest over the installed package; what follows `--` on nox's command line goes to pytest."""
+    session.run("pytest", *folders, *session.posargs, env=environment)
+
+
+def install_layers(session: nox.Session) -> str:
+    """Install every Ultralytics release into a folder of its own; return the folder that holds them all."""
+    layers = pathlib.Path(session.cache_dir) / "layers" / str(session.python)
+    for version in RELEASES["ULTRALYTICS"]:
+        layer = layers / "ultralytics" / version
+        if not layer.exists():
+            # Renamed when complete, so that an interrupted run is not taken for a finished one.
+            partial = layer.with_name(version + ".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            session.install("--no-deps", "--target", str(partial), "ultralytics==" + version)
+            partial.rename(layer)
+    return str(layers.resolve())
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and types."""
+    session.install(".", *LINTERS, "pytest")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("mypy")
+
+
+@nox.session(python=CORE_PYTHONS)
+def core(session: nox.Session) -> None:
+    """Run what needs no framework, with the newest wrapt and the oldest one allowed."""
+    session.install(".", *TEST_TOOLS)
+    run_tests(session, "tests/core")
+    if session.python in OLDEST_WRAPT_PYTHONS:
+        session.install(OLDEST_WRAPT)
+        run_tests(session, "tests/core")
+
+
+@nox.session(python=LEGACY_PYTHON)
+def legacy(session: nox.Session) -> None:
+    """Run the torch-level tests on an old torch."""
+    session.install(".", *TEST_TOOLS, *LEGACY_REQUIREMENTS)
+    session.install("--no-deps", *LEGACY_WITHOUT_DEPENDENCIES)
+    run_tests(session, "tests/legacy")
+
+
+@nox.session(python=LIVE_PYTHON)
+def live(session: nox.Session) -> None:
+    """Run real trainings on a current torch with the newest Ultralytics and its older forms."""
+    session.install(".", *TEST_TOOLS, *LIVE_REQUIREMENTS)
+    session.install("--no-deps", *LIVE_WITHOUT_DEPENDENCIES)
+    run_tests(session, "tests/live", TEST_LAYERS=install_layers(session))
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Train on two CPU ranks with a slow label scan: first without ddp_patches, then with it."""
+    session.install(".", *DEMO_REQUIREMENTS)
+    session.install("--no-deps", *DEMO_WITHOUT_DEPENDENCIES)
+    session.run("python", "tests/demo/run_demo.py", *session.posargs)

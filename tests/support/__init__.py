@@ -1,0 +1,1 @@
+"""Helpers of the tests: processes, ranks, environments, data. Nothing here is loaded by itself."""
