@@ -1,0 +1,129 @@
+"""Putting a function in the place of another, in every module that holds it, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import inspect
+import sys
+import types
+from typing import Any, Callable, List, Optional, Tuple
+
+OWN_PACKAGE = "ddp_patches"
+
+
+class Absent(LookupError):
+    """The target does not exist in the imported module."""
+
+
+@dataclasses.dataclass
+class Replacement:
+    """One replaced function: ``owner`` is a class, or None where the target lives in module dicts."""
+
+    original: Any
+    function: Callable[..., Any]
+    owner: Optional[type]
+    name: str
+    holders: int = 0
+
+    def install(self) -> None:
+        """Put ``function`` wherever ``original`` is held; counts the holders."""
+        if self.owner is not None:
+            setattr(self.owner, self.name, self.function)
+            self.holders = 1
+        else:
+            self.holders = sweep(self.original, self.function)
+
+    def remove(self) -> None:
+        """Put ``original`` back, also where ``function`` was imported by name meanwhile."""
+        if self.owner is not None:
+            # Somebody may have wrapped ours since; what is there then is not ours to take away.
+            if self.owner.__dict__.get(self.name) is self.function:
+                setattr(self.owner, self.name, self.original)
+        else:
+            sweep(self.function, self.original)
+
+
+def find(module: types.ModuleType, attribute: str) -> Tuple[Optional[type], str, Any]:
+    """(class or None, last name, object) of ``Class.method`` or ``function`` in ``module``.
+
+    The object is read from the dict that holds it, so that no descriptor and no lazy attribute runs.
+    Raises Absent.
+    """
+    namespace: Any = _namespace(module) or {}
+    owner: Optional[type] = None
+    *classes, name = attribute.split(".")
+    for class_name in classes:
+        owner = namespace.get(class_name)
+        if not inspect.isclass(owner):
+            raise Absent("%s has no class %s" % (module.__name__, class_name))
+        namespace = owner.__dict__
+    if name not in namespace:
+        raise Absent("%s has no %s" % (module.__name__, attribute))
+    return owner, name, namespace[name]
+
+
+def dress(function: Callable[..., Any], original: Any, patch_id: str) -> Callable[..., Any]:
+    """Give ``function`` upstream's name, module, docstring and signature, and our mark."""
+    functools.update_wrapper(function, original)
+    function.__ddp_patches__ = patch_id  # type: ignore[attr-defined]
+    return function
+
+
+def sweep(old: Any, new: Any) -> int:
+    """Replace ``old`` by ``new``, by identity, in the dict of every imported module; counts the places.
+
+    ``from x import y`` done earlier has put the same object into many modules. The dicts are read
+    with ``object.__getattribute__``, so that a lazy module is not triggered by us; names are not
+    looked at, so that aliases are found too.
+    """
+    places = 0
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == OWN_PACKAGE:
+            continue
+        namespace = _namespace(module)
+        if namespace is None:
+            continue
+        for name, value in namespace.copy().items():  # a copy: another thread may be importing
+            if value is old:
+                namespace[name] = new
+                places += 1
+    return places
+
+
+def _namespace(module: Any) -> Optional[dict]:
+    try:
+        namespace = object.__getattribute__(module, "__dict__")
+    except Exception:  # entries of sys.modules may be any object
+        return None
+    return namespace if type(namespace) is dict else None
+
+
+def unreachable_holders(replacement: Replacement) -> List[str]:
+    """Where upstream's function is still held and no sweep can reach: closures, partials, class bodies.
+
+    Looks through the garbage collector's lists (some tens of milliseconds): for ``status``, not for
+    the start-up path.
+    """
+    found = []
+    for holder in gc.get_referrers(replacement.original):
+        if isinstance(holder, functools.partial):
+            found.append("a functools.partial")
+        elif isinstance(holder, types.CellType if hasattr(types, "CellType") else ()):
+            functions = [f for f in gc.get_referrers(holder) if isinstance(f, tuple)]
+            owners = {f for t in functions for f in gc.get_referrers(t) if inspect.isfunction(f)}
+            foreign = {f for f in owners if not _is_ours(f)}
+            found += ["the closure of %s.%s" % (f.__module__, f.__qualname__) for f in foreign]
+        elif isinstance(holder, dict) and "__qualname__" not in holder:
+            found += [
+                "the class %s.%s" % (cls.__module__, cls.__qualname__)
+                for cls in gc.get_referrers(holder)
+                if isinstance(cls, type) and cls is not replacement.owner
+            ]
+    return sorted(set(found))
+
+
+def _is_ours(function: Any) -> bool:
+    code_file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return hasattr(function, "__ddp_patches__") or OWN_PACKAGE in code_file

@@ -1,0 +1,129 @@
+"""What was done to this process, and why: one row per patch and target, with a reason in every state."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import traceback
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+
+from .. import console, settings
+
+WAITING, APPLIED, SKIPPED, FAILED = "waiting", "applied", "skipped", "failed"
+
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass
+class Row:
+    """One patch at one target. ``target`` names the module that was really patched, once it is known."""
+
+    id: str
+    package: str
+    target: str
+    state: str = WAITING
+    verdict: str = ""
+    reason: str = ""
+    version: str = ""
+    holders: int = 0
+    traceback: str = ""
+    call_failures: int = 0
+    at: float = 0.0
+
+    def as_dict(self) -> Dict[str, Any]:
+        """The row as JSON would hold it."""
+        return dataclasses.asdict(self)
+
+
+class StrictError(RuntimeError):
+    """A patch failed, and ``strict`` is on."""
+
+    strict = True  # the finder, which must not import this module, looks for the attribute
+
+
+_lock = threading.RLock()
+_rows: Dict[Tuple[str, str], Row] = {}
+_revision = 0
+
+
+def record(patch_id: str, target: str, **changes: Any) -> Row:
+    """Create or change the row of a patch at a target."""
+    global _revision
+    with _lock:
+        row = _rows.get((patch_id, target))
+        if row is None:
+            row = _rows[(patch_id, target)] = Row(patch_id, changes.pop("package", ""), target)
+        shown = changes.pop("shown_target", None)
+        for name, value in changes.items():
+            setattr(row, name, value)
+        if shown:
+            row.target = shown
+        row.at = time.time()
+        _revision += 1
+        return row
+
+
+def rows() -> List[Row]:
+    """Copies of all rows, in the order of the catalogue."""
+    with _lock:
+        return [dataclasses.replace(row) for row in _rows.values()]
+
+
+def revision() -> int:
+    """A number that grows with every change."""
+    return _revision
+
+
+def clear() -> None:
+    """Forget all rows."""
+    global _revision
+    with _lock:
+        _rows.clear()
+        _revision += 1
+
+
+def is_applied(patch_id: str) -> bool:
+    """Whether the patch has replaced at least one target in this process."""
+    with _lock:
+        return any(row.id == patch_id and row.state == APPLIED for row in _rows.values())
+
+
+def attempt(patch_id: str, function: Callable[[], Result], default: Result) -> Result:
+    """Our own part of a patched call: a failure of ours is recorded, and ``default`` taken instead.
+
+    Whatever ``function`` does must leave upstream's work undone, so that the caller can hand over to
+    the original afterwards, once. With ``strict`` the failure is raised.
+    """
+    try:
+        return function()
+    except Exception as error:
+        note_failure(patch_id, error)
+        if settings.current().strict:
+            raise
+        return default
+
+
+def note_failure(patch_id: str, error: BaseException) -> None:
+    """Write a failure at call time into the rows of the patch; the first one also goes to the log."""
+    global _revision
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    first = False
+    with _lock:
+        for row in _rows.values():
+            if row.id == patch_id:
+                first = first or not row.call_failures
+                row.call_failures += 1
+                row.reason = "failed when called, upstream's code ran instead: %r" % (error,)
+                row.traceback = text
+        _revision += 1
+    if first:
+        console.warn(
+            "%s failed when called and left the work to upstream: %r "
+            "(the traceback is in ddp_patches.status())" % (patch_id, error)
+        )
+
+
+def find(patch_id: str) -> Optional[Row]:
+    """The first row of a patch, or None."""
+    return next((row for row in rows() if row.id == patch_id), None)

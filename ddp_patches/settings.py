@@ -1,0 +1,311 @@
+"""The settings: one frozen dataclass, filled from ``DDP_PATCHES_<FIELD>`` variables and keywords.
+
+A value that cannot be understood never stops a training: the default is used and one line says so
+(with ``strict`` it raises). Each field carries its own parser and its own sentence of help, so that
+the command line, the README table and the messages cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import difflib
+import hashlib
+import json
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+PREFIX = "DDP_PATCHES_"
+SWITCH = "DDP_PATCHES"  # DDP_PATCHES=0 turns everything off
+OFF_WORDS = ("0", "off", "false", "no")
+ON_WORDS = ("1", "on", "true", "yes")
+
+# Set by ourselves for child processes; not settings, and not to be reported as misspelt ones.
+INTERNAL_VARIABLES = frozenset(
+    PREFIX + name for name in ("ARMED", "KEYWORDS", "REHEARSAL", "TRACE", "WARNED")
+)  # fmt: skip
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST = 366 * 86400.0  # torch keeps a timeout in milliseconds; beyond a year it is a typing error
+
+
+class SettingError(ValueError):
+    """A setting has a value that cannot be understood, or a name that does not exist."""
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds of a duration: a number, ``"7200"``, ``"90m"``, ``"1.5h"``, ``"1h30m"`` or a timedelta.
+
+    Raises SettingError for anything else, for zero and for negative values.
+    """
+    if isinstance(value, datetime.timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        text = str(value).strip().lower()
+        parts = re.findall(r"(\d+(?:\.\d+)?|\.\d+)\s*([smhd]?)", text)
+        if not parts or re.sub(r"(\d+(?:\.\d+)?|\.\d+)\s*[smhd]?\s*", "", text):
+            raise SettingError("is not a duration (examples: 7200, 90m, 2h, 1h30m)")
+        if len(parts) > 1 and any(not unit for _, unit in parts):
+            raise SettingError("is not a duration (each part of a compound needs its unit, as in 1h30m)")
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if not 0 < seconds <= _LONGEST:
+        raise SettingError("must be more than 0 seconds and at most a year")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as people write it: ``2h``, ``1h30m``, ``45s``, ``1.5s``."""
+    if seconds != int(seconds):
+        return "%gs" % round(seconds, 3)
+    rest = int(seconds)
+    text = ""
+    for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            text += "%d%s" % (count, unit)
+    return text or "0s"
+
+
+def _duration_or_keep(value: Any) -> Optional[float]:
+    if value is None or str(value).strip().lower() == "keep":
+        return None
+    return parse_duration(value)
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in ON_WORDS:
+        return True
+    if word in OFF_WORDS:
+        return False
+    raise SettingError("is neither on nor off")
+
+
+def _blocking_wait(value: Any) -> str:
+    word = str(value).strip().lower()
+    if word not in ("auto", "0", "1"):
+        raise SettingError("must be auto, 0 or 1")
+    return word
+
+
+def _ids(value: Any) -> Tuple[str, ...]:
+    items = re.split(r"[,\s]+", value) if isinstance(value, str) else list(value)
+    return tuple(item for item in items if item)
+
+
+def _level(value: Any) -> str:
+    word = str(value).strip().lower()
+    if word not in ("debug", "info", "warning", "error"):
+        raise SettingError("must be debug, info, warning or error")
+    return word
+
+
+def _text(value: Any) -> str:
+    return str(value).strip()
+
+
+def _field(
+    default: Any, parse: Callable[[Any], Any], shown: str, help: str, agree: bool = False, example: str = ""
+) -> Any:
+    """``agree``: all ranks of a job must have the same value, or what needs agreement acts as upstream."""
+    metadata = {"parse": parse, "shown": shown, "help": help, "agree": agree, "example": example}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All settings. Durations are seconds; ``None`` for ``timeout`` means: keep the caller's."""
+
+    timeout: Optional[float] = _field(
+        7200.0,
+        _duration_or_keep,
+        "2h",
+        "floor for the collectives of process groups: the larger of it and the caller's; keep: the caller's",
+        agree=True,
+        example="4h",
+    )
+    nccl_blocking_wait: str = _field(
+        "auto",
+        _blocking_wait,
+        "auto",
+        "auto: off where a framework switched it on, kept where you exported it; 0 or 1 force it",
+        agree=True,
+        example="0",
+    )
+    zero_first_timeout: float = _field(
+        86400.0,
+        parse_duration,
+        "24h",
+        "how long ranks wait for a leader (rank 0 in a rank-0-first block) that is alive",
+        agree=True,
+        example="48h",
+    )
+    exit_timeout: float = _field(
+        10.0, parse_duration, "10s", "bound on everything of ours at the end of a process", example="20s"
+    )
+    skip: Tuple[str, ...] = _field(
+        (),
+        _ids,
+        "-",
+        "patch ids or globs to leave out, separated by commas",
+        agree=True,
+        example="torch.teardown,ultralytics.*",
+    )
+    propagate: bool = _field(
+        True, _switch, "on", "arm child processes, so that workers get the same patches", example="off"
+    )
+    strict: bool = _field(
+        False, _switch, "off", "raise instead of falling back to upstream's behaviour", example="on"
+    )
+    run_dir: str = _field(
+        "",
+        _text,
+        "$XDG_STATE_HOME/ddp_patches",
+        "folder for one small folder per job (newest 10 kept); none: no file at all",
+        example="none",
+    )
+    log_level: str = _field(
+        "info", _level, "info", "of the ddp_patches logger: debug, info, warning, error", example="warning"
+    )
+
+    def agreement(self) -> Dict[str, Any]:
+        """The values that all ranks of a job must share, by field name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["agree"]}
+
+    def agreement_hash(self) -> str:
+        """Twelve hex digits that are equal where :meth:`agreement` is equal."""
+        text = json.dumps(self.agreement(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """Settings with where each came from (``default``, ``environment``, ``keyword``) and what was wrong."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    problems: Tuple[str, ...] = ()
+
+
+def variable(field: str) -> str:
+    """The environment variable of a field, such as ``DDP_PATCHES_TIMEOUT``."""
+    return PREFIX + field.upper()
+
+
+def encode(value: Any) -> str:
+    """A keyword's value as the text that its variable would hold."""
+    if value is None:
+        return "keep"
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, datetime.timedelta):
+        return "%g" % value.total_seconds()
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def is_off(environ: Mapping[str, str]) -> bool:
+    """Whether ``DDP_PATCHES=0`` (or ``off``, ``false``, ``no``) is set."""
+    return environ.get(SWITCH, "").strip().lower() in OFF_WORDS
+
+
+def load(environ: Mapping[str, str], **keywords: Any) -> Loaded:
+    """Settings from the environment, overridden by keywords.
+
+    Raises SettingError for the first problem where ``strict`` is on, else returns all problems as lines.
+    A keyword of an unknown name is a mistake in the caller's code and raises TypeError.
+    """
+    known = {field.name: field for field in dataclasses.fields(Settings)}
+    for name in keywords:
+        if name not in known:
+            raise TypeError("ddp_patches has no setting %r%s" % (name, _nearest(name, list(known))))
+    inherited = set(filter(None, environ.get(PREFIX + "KEYWORDS", "").split(",")))
+    values: Dict[str, Any] = {}
+    sources: Dict[str, str] = {}
+    problems: List[str] = []
+    for name, field in known.items():
+        sources[name] = "default"
+        for source, label, given in (
+            ("environment", variable(name), environ.get(variable(name))),
+            ("keyword", name, keywords.get(name, dataclasses.MISSING)),
+        ):
+            if given is dataclasses.MISSING or (source == "environment" and not given):
+                continue
+            try:
+                values[name] = field.metadata["parse"](given)
+            except SettingError as error:
+                used = format_value(name, values.get(name, field.default))
+                problems.append("%s=%r %s; %s is used instead." % (label, given, error, used))
+            else:
+                sources[name] = "keyword" if source == "environment" and name in inherited else source
+    problems += _unknown_variables(environ, [variable(name) for name in known])
+    settings = Settings(**values)
+    if settings.strict and problems:
+        raise SettingError(problems[0])
+    return Loaded(settings, sources, tuple(problems))
+
+
+def _unknown_variables(environ: Mapping[str, str], names: List[str]) -> List[str]:
+    unknown = [
+        name for name in environ
+        if name.startswith(PREFIX) and name not in names and name not in INTERNAL_VARIABLES
+    ]  # fmt: skip
+    return ["%s is not a setting%s" % (name, _nearest(name, names)) for name in sorted(unknown)]
+
+
+def _nearest(name: str, names: List[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return "; did you mean %s?" % close[0] if close else "; there are " + ", ".join(sorted(names)) + "."
+
+
+def format_value(name: str, value: Any) -> str:
+    """A setting's value as a person would write it."""
+    if name in ("timeout", "zero_first_timeout", "exit_timeout"):
+        return "keep" if value is None else format_duration(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ",".join(value) or "-"
+    return str(value) or "-"
+
+
+def fields_table() -> List[Dict[str, str]]:
+    """One row per field (``name``, ``variable``, ``default``, ``help``, ``example``) for help and README."""
+    return [
+        {
+            "name": field.name,
+            "variable": variable(field.name),
+            "default": field.metadata["shown"],
+            "help": field.metadata["help"],
+            "example": field.metadata["example"],
+        }
+        for field in dataclasses.fields(Settings)
+    ]
+
+
+_active: Optional[Loaded] = None
+
+
+def active() -> Loaded:
+    """What is in force in this process: set by ``enable()``, else what the environment says."""
+    if _active is not None:
+        return _active
+    import os
+
+    return load(os.environ)
+
+
+def current() -> Settings:
+    """The settings in force in this process."""
+    return active().settings
+
+
+def activate(loaded: Optional[Loaded]) -> None:
+    """Make ``loaded`` the settings of this process (``None``: back to the environment's)."""
+    global _active
+    _active = loaded
