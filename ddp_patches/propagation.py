@@ -86,9 +86,9 @@ def disarm(environ: MutableMapping[str, str], previous: Previous | None = None) 
     """
     if previous is None:
         settings = [SETTING_PREFIX + name.upper() for name in _names(environ.get(KEYWORDS, ""))]
-        for variable in [ARMED, KEYWORDS] + settings:
+        for variable in [KEYWORDS] + settings:
             environ.pop(variable, None)
-        _take_bootstrap_out(environ)
+        contain(environ)
         return
     for variable, (before, ours) in previous.items():
         if environ.get(variable) != ours:
@@ -98,6 +98,12 @@ def disarm(environ: MutableMapping[str, str], previous: Previous | None = None) 
             del environ[variable]
         else:
             environ[variable] = before
+
+
+def contain(environ: MutableMapping[str, str]) -> None:
+    """End the way to further processes, and leave the settings of this one (``propagate`` is off)."""
+    environ.pop(ARMED, None)
+    _take_bootstrap_out(environ)
 
 
 def _with_bootstrap(python_path: str) -> str:

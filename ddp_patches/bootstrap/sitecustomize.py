@@ -16,6 +16,10 @@ def _trace(text):
         sys.stderr.write("ddp_patches[%d] %s\n" % (os.getpid(), text))
 
 
+def _is_off(variable):
+    return os.environ.get(variable, "").strip().lower() in ("0", "off", "false", "no")
+
+
 def _run_the_users_own():
     """Import the sitecustomize that Python would have run without us, if there is one.
 
@@ -45,7 +49,7 @@ def _run_the_users_own():
 def _start_ours():
     try:
         armed = os.environ.get("DDP_PATCHES_ARMED", "")
-        if os.environ.get("DDP_PATCHES", "").strip().lower() in ("0", "off", "false", "no"):
+        if _is_off("DDP_PATCHES"):
             _trace("off: DDP_PATCHES=%s" % os.environ["DDP_PATCHES"])
             return
         this = "%d.%d|%s|" % (sys.version_info[0], sys.version_info[1], os.path.realpath(sys.prefix))
@@ -56,6 +60,10 @@ def _start_ours():
         from ddp_patches import _finder
 
         _finder.start()
+        if _is_off("DDP_PATCHES_PROPAGATE"):
+            from ddp_patches import propagation
+
+            propagation.contain(os.environ)
     except Exception:
         _trace("could not start: %r" % (sys.exc_info()[1],))
 
