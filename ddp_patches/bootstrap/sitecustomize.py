@@ -20,7 +20,7 @@ def _is_off(variable):
     return os.environ.get(variable, "").strip().lower() in ("0", "off", "false", "no")
 
 
-def _run_the_users_own():
+def _run_the_users_own(ours):
     """Import the sitecustomize that Python would have run without us, if there is one.
 
     By a real import, with our folder off sys.path and our entry out of sys.modules, so that modules,
@@ -33,8 +33,7 @@ def _run_the_users_own():
         for entry in sys.path
         if not (isinstance(entry, str) and os.path.normcase(os.path.abspath(entry)) == here)
     ]
-    # The reference keeps Python 2 from clearing this module's globals while it is still running.
-    ours = sys.modules.pop("sitecustomize", None)
+    sys.modules.pop("sitecustomize", None)
     try:
         __import__("sitecustomize")
     except ImportError as error:
@@ -113,8 +112,10 @@ class _Companions(object):
 
 
 def _run():
+    # Held here to the end: Python 2 clears the globals of a module when its last reference goes.
+    ours = sys.modules.get("sitecustomize")
     try:
-        _run_the_users_own()
+        _run_the_users_own(ours)
     except Exception:
         # Ours starts all the same; then Python prints what it always prints about a failing sitecustomize.
         _start_ours()

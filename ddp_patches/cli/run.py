@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from typing import Mapping, MutableMapping, Sequence
+from typing import Mapping, Sequence
 
 from .. import propagation, settings
 from . import installations, settings_flags, slurm
@@ -70,13 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     environ = dict(os.environ)
     environ.update(settings_flags.chosen(arguments))
-    if not settings_flags.accept(environ):
+    # The tasks of one srun all come past here; the first speaks for them.
+    speaks = environ.get("SLURM_PROCID", "0") == "0"
+    if not settings_flags.accept(environ, quiet=not speaks):
         return 2
     if arguments.from_slurm:
-        _fill_from_slurm(environ)
+        decision = slurm.decide(environ)
+        environ.update(decision.variables)
+        for line in decision.notes:
+            _say(f"--from-slurm: {line}")
+        if decision.problem and speaks:
+            _say(f"--from-slurm: {decision.problem}")
     propagation.arm(environ)
     doubt = warning(command, environ)
-    if doubt:
+    if doubt and speaks:
         _say(doubt)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -110,16 +117,9 @@ def warning(command: Sequence[str], environ: Mapping[str, str]) -> str:
         theirs = f"Python {other.version}" if other.version else "the Python"
         return (
             f"nothing will be patched: {shlex.quote(command[0])} uses {theirs} of {other.prefix}, and "
-            f"ddp-patches is installed for Python {ours.version} of {ours.prefix}. Install it there and use that one"
+            f"ddp-patches is installed for Python {ours.version} of {ours.prefix}; install it there, too"
         )
     return ""
-
-
-def _fill_from_slurm(environ: MutableMapping[str, str]) -> None:
-    decision = slurm.decide(environ)
-    environ.update(decision.variables)
-    for line in decision.notes + ((decision.problem,) if decision.problem else ()):
-        _say(line)
 
 
 def _execute(command: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -43,7 +43,7 @@ def chosen(arguments: argparse.Namespace) -> Mapping[str, str]:
     }
 
 
-def accept(environ: Mapping[str, str]) -> bool:
+def accept(environ: Mapping[str, str], quiet: bool = False) -> bool:
     """Print a line for each setting in ``environ`` that cannot be understood; False where ``strict`` is on.
 
     Without ``strict`` the default is used for such a setting, and the command goes on.
@@ -53,6 +53,6 @@ def accept(environ: Mapping[str, str]) -> bool:
     except settings.SettingError as error:
         print(f"ddp-patches: {error} (strict is on: stopped)", file=sys.stderr)
         return False
-    for problem in problems:
+    for problem in () if quiet else problems:
         print(f"ddp-patches: {problem}", file=sys.stderr)
     return True

@@ -17,9 +17,14 @@ LAST_PORT = 29999
 # Slurm numbers the batch script itself, salloc's shell and the like from the top of 32 bits.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
+_BY_HAND = "set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
+
 
 class Decision(NamedTuple):
-    """What to set, and what to tell the user; with a ``problem`` there is nothing to set."""
+    """What to set, and what to tell the user; with a ``problem`` there is nothing to set.
+
+    ``notes`` are for this task to print: what holds for all of them comes from rank 0 alone.
+    """
 
     variables: dict[str, str]
     notes: tuple[str, ...] = ()
@@ -33,50 +38,42 @@ def decide(environ: Mapping[str, str]) -> Decision:
     ``export RANK=$SLURM_PROCID`` in a batch script is a common mistake and says 0 in every task.
     """
     step = _number(environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "")))
-    if _number(environ.get("SLURM_JOB_ID", "")) is None:
-        return Decision({}, problem="--from-slurm: this is no Slurm job (SLURM_JOB_ID is not set)")
-    if step is None or step >= _FIRST_SPECIAL_STEP:
-        return Decision(
-            {},
-            problem="--from-slurm: this is no task of srun but the script around it; "
-            "use: srun ... ddp-patches run --from-slurm -- python train.py",
-        )
-    if (_number(environ.get("SLURM_HET_SIZE", environ.get("SLURM_PACK_GROUP_SIZE", ""))) or 0) > 1:
-        return Decision(
-            {},
-            problem="--from-slurm: in a heterogeneous job Slurm does not tell how many tasks there are in "
-            "all; set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself",
-        )
     rank = _number(environ.get("SLURM_PROCID", ""))
     local_rank = _number(environ.get("SLURM_LOCALID", ""))
     world_size = _number(environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "")))
-    if rank is None or local_rank is None or world_size is None or rank >= world_size:
-        seen = ", ".join(
-            f"{name}={environ.get(name, '(not set)')}"
-            for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    if _number(environ.get("SLURM_JOB_ID", "")) is None:
+        return Decision({}, problem="this is no Slurm job (SLURM_JOB_ID is not set)")
+    if step is None or step >= _FIRST_SPECIAL_STEP:
+        order = "srun ... ddp-patches run --from-slurm -- python train.py"
+        return Decision({}, problem=f"this is no task of srun but the script around it; use: {order}")
+    if (_number(environ.get("SLURM_HET_SIZE", environ.get("SLURM_PACK_SIZE", ""))) or 0) > 1:
+        return Decision(
+            {}, problem=f"a heterogeneous job does not say how many tasks there are in all; {_BY_HAND}"
         )
-        return Decision({}, problem=f"--from-slurm: Slurm's variables do not fit together: {seen}")
+    if rank is None or local_rank is None or world_size is None or rank >= world_size:
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        seen = ", ".join(f"{name}={environ.get(name, '(not set)')}" for name in names)
+        return Decision({}, problem=f"Slurm's variables do not fit together: {seen}; {_BY_HAND}")
 
-    numbers = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": world_size}
+    variables = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world_size)}
     local_world_size = _tasks_on_this_node(environ, world_size)
     if local_world_size is not None:
-        numbers["LOCAL_WORLD_SIZE"] = local_world_size
-    variables = {name: str(value) for name, value in numbers.items()}
+        variables["LOCAL_WORLD_SIZE"] = str(local_world_size)
     notes = [
-        f"--from-slurm: {name} was {environ[name]}; Slurm's {value} is used"
+        f"{name} was {environ[name]}; Slurm's {value} is used"
         for name, value in variables.items()
-        if environ.get(name, value) != value
+        if rank == 0 and environ.get(name, value) != value
     ]
     if not environ.get("MASTER_ADDR"):
         try:
             variables["MASTER_ADDR"] = _address_of_rank_0(environ)
         except ValueError as error:
-            return Decision({}, problem=f"--from-slurm: {error}; set MASTER_ADDR to the host of rank 0")
+            return Decision({}, problem=f"{error}; set MASTER_ADDR to the host of rank 0")
     if not environ.get("MASTER_PORT"):
-        job = _number(environ["SLURM_JOB_ID"]) or 0
+        job = int(environ["SLURM_JOB_ID"])
         variables["MASTER_PORT"] = str(port(job, step, _number(environ.get("SLURM_RESTART_COUNT", "")) or 0))
-    notes += _devices(environ, local_rank)
-    return Decision(variables, tuple(notes))
+    too_few = _too_few_devices(environ, local_rank)
+    return Decision(variables, tuple(notes + [too_few] if too_few else notes))
 
 
 def port(job: int, step: int, restart: int) -> int:
@@ -137,16 +134,16 @@ def _address_of_rank_0(environ: Mapping[str, str]) -> str:
     raise ValueError("Slurm names no nodes (SLURM_STEP_NODELIST)")
 
 
-def _devices(environ: Mapping[str, str], local_rank: int) -> list[str]:
+def _too_few_devices(environ: Mapping[str, str], local_rank: int) -> str:
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     count = len([device for device in visible.split(",") if device.strip()])
-    if not count or local_rank < count:
-        return []
-    return [
-        f"--from-slurm: this task sees {count} GPU(s) (CUDA_VISIBLE_DEVICES={visible}) but has local rank "
-        f"{local_rank}, and frameworks ask for the GPU of that number: let each task see all GPUs of its "
-        "node (--gpus-per-node or --gres instead of --gpus-per-task, --gpu-bind=none)"
-    ]
+    if not count or local_rank != count:  # the first on each node that has none speaks for the others
+        return ""
+    return (
+        f"this task sees {count} GPU(s) (CUDA_VISIBLE_DEVICES={visible}) but has local rank {local_rank}; "
+        "frameworks ask for the GPU of that number: let each task see all GPUs of its node "
+        "(--gpus-per-node or --gres instead of --gpus-per-task; --gpu-bind=none)"
+    )
 
 
 def _number(text: str) -> int | None:
