@@ -87,18 +87,18 @@ nox.options.sessions = ["lint", "core", "legacy", "live"]
 def find_interpreters() -> None:
     """Let pyenv's interpreters be found: its commands answer only for versions that are switched on."""
     folder = pathlib.Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    installed = {}
-    for python in folder.glob("*/bin/python"):
-        if re.fullmatch(r"\d+\.\d+\.\d+", python.parts[-3]):
-            numbers = tuple(int(number) for number in python.parts[-3].split("."))
-            installed[numbers[:2]] = max(numbers, installed.get(numbers[:2], numbers))
-    versions = [".".join(map(str, numbers)) for numbers in installed.values() if numbers[0] == 3]
-    # What the user chose keeps the first place, and with it the name `python`.
-    chosen = os.environ.get("PYENV_VERSION") or ".".join(map(str, max(installed.values(), default=())))
+    newest: dict[str, tuple[int, ...]] = {}
+    for version in folder.glob("3.*"):
+        if re.fullmatch(r"3\.\d+\.\d+", version.name):
+            minor, numbers = version.name.rpartition(".")[0], tuple(map(int, version.name.split(".")))
+            newest[minor] = max(numbers, newest.get(minor, numbers))
+    versions = [".".join(map(str, numbers)) for numbers in sorted(newest.values(), reverse=True)]
     if versions:
-        os.environ["PYENV_VERSION"] = ":".join(dict.fromkeys([*chosen.split(":"), *versions]))
+        chosen = os.environ.get("PYENV_VERSION", "").split(":")
+        os.environ["PYENV_VERSION"] = ":".join(dict.fromkeys([*filter(None, chosen), *versions]))
+        # For those who use pyenv's interpreters without its commands on PATH.
         binaries = [str(folder / version / "bin") for version in versions]
-        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *binaries])
+        os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *binaries])
 
 
 def prepare_environment() -> None:

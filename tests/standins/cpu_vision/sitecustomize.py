@@ -1,12 +1,12 @@
 """Lets real frameworks train on a CPU machine, off the network. Put this folder on PYTHONPATH.
 
-An index that offers a CPU build of torch need not offer the torchvision made for it. The CUDA build then cannot
-load its compiled operators, and its import ends in "operator torchvision::nms does not exist". This defines that
-operator in torch, which is all that detection needs. No installed file is changed, and where torchvision can load
-its own operators nothing is done.
+An index that offers a CPU build of torch need not offer the torchvision made for it. The CUDA build then
+cannot load its compiled operators, and its import ends in "operator torchvision::nms does not exist". This
+defines that operator in torch, which is all that detection needs. No installed file is changed, and where
+torchvision can load its own operators nothing is done.
 
-Connections of Python's sockets to other machines are refused: old Ultralytics releases ask public name servers
-whether they are online, and then download fonts and post statistics.
+Connections of Python's sockets to other machines are refused: old Ultralytics releases ask public name
+servers whether they are online, and then download fonts and post statistics.
 """
 
 import errno
