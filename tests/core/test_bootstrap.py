@@ -13,9 +13,9 @@ import shutil
 import sys
 
 import pytest
-from support import interpreters
 
 from ddp_patches import propagation
+from support import interpreters
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the layout of virtual environments is POSIX's")
 
@@ -153,13 +153,14 @@ def test_the_users_own_from_a_finder(tmp_path, layer, program):
     """An editable install serves modules from a finder that a .pth file puts on sys.meta_path."""
     python = interpreters.venv(tmp_path / "venv")
     packages = interpreters.site_packages(tmp_path / "venv")
-    (tmp_path / "elsewhere.py").write_text(NOTE % "user")
+    elsewhere = tmp_path / "elsewhere.py"
+    elsewhere.write_text(NOTE % "user")
     (packages / "hook.py").write_text(
         "import importlib.util, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'sitecustomize':\n"
-        f"            return importlib.util.spec_from_file_location(name, {str(tmp_path / 'elsewhere.py')!r})\n"
+        f"            return importlib.util.spec_from_file_location(name, {str(elsewhere)!r})\n"
         "sys.meta_path.append(Finder())\n"
     )
     (packages / "hook.pth").write_text("import hook\n")

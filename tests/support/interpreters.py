@@ -50,6 +50,10 @@ def run(
         os.killpg(child.pid, signal.SIGKILL)
         out, err = child.communicate()
         raise AssertionError(f"still running after {limit_s:g} s: {command}\n{out}\n{err}") from None
+    try:
+        os.killpg(child.pid, signal.SIGKILL)  # whatever it has left behind
+    except (ProcessLookupError, PermissionError):
+        pass
     return Finished(child.returncode, out, err)
 
 
