@@ -120,9 +120,12 @@ def prepare(environ: MutableMapping[str, str], ranks: int) -> None:
 
 def _run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
     child: list[subprocess.Popen] = []
-    restore = _forward_signals(lambda number: child[0].send_signal(number) if child else None)
+    early: list[int] = []  # signals that came before there was anybody to send them to
+    restore = _forward_signals(lambda number: child[0].send_signal(number) if child else early.append(number))
     try:
         child.append(_start(command, environ))
+        for number in early:
+            child[0].send_signal(number)
         return _exit_code(child[0].wait())
     except OSError as error:
         _say(f"cannot run {command[0]}: {error.strerror or error}")
