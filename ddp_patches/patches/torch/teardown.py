@@ -1,0 +1,112 @@
+"""The end of a process that has process groups: destroy each once, without a collective.
+
+Why: no Ultralytics release and no OpenMMLab runner destroys its group. Left alone, the exit of a
+2-rank job aborted in 2 of 15 runs ("terminate called without an active exception"), and NCCL prints
+a page of warnings. A barrier before the destruction is no cure: it pairs with a peer's next
+all-reduce, and both sit until the limit.
+
+How: when the main thread and the user's own threads have ended, the groups are destroyed on a thread
+of ours, with a bound. A group that the user destroys himself is left to him. After an uncaught
+exception NCCL groups are left alone: destroying waits for collectives that will never end.
+
+Upstream: https://github.com/ultralytics/yolov5/pull/8935, https://github.com/pytorch/pytorch/issues/126275
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from typing import Any, Callable
+
+from ...engine import ledger
+from ...engine.patch import patch
+from ...runtime import closing, job, limits
+
+ID = "torch.teardown"
+
+PATCH = patch(
+    ID,
+    package="torch",
+    summary="destroys each process group once when the process ends, without a collective, with a bound",
+    why="jobs that abort or hang after the last epoch because nobody destroys the group, or only rank 0 does",
+    upstream="https://github.com/pytorch/pytorch/issues/126275",
+    since="0.1.0",
+    remove_when="torch destroys its groups itself when the interpreter ends",
+)
+
+
+class _End:
+    """What is known about the end of this process's groups."""
+
+    destroyed_by_us = False
+    take_back: Callable[[], None] = staticmethod(lambda: None)
+
+
+@PATCH.replaces("torch.distributed.distributed_c10d:init_process_group")
+def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Same arguments and result as upstream's; afterwards the process knows how to end."""
+
+    def replacement(*args: Any, **keywords: Any) -> Any:
+        result = original(*args, **keywords)
+        ledger.attempt(ID, _arm, None)
+        return result
+
+    return replacement
+
+
+@PATCH.replaces("torch.distributed.distributed_c10d:destroy_process_group", parameters=("group",))
+def destroy_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Ends the job for us before upstream destroys the default group."""
+    signature = inspect.signature(original)
+
+    def replacement(*args: Any, **keywords: Any) -> Any:
+        if _End.destroyed_by_us:
+            return None  # an atexit handler of the user's: everything is gone already
+        ledger.attempt(
+            ID, lambda: _user_destroys(signature.bind(*args, **keywords).arguments.get("group")), None
+        )
+        return original(*args, **keywords)
+
+    return replacement
+
+
+def _arm() -> None:
+    import torch
+    import torch.distributed as dist
+
+    _End.take_back()
+    _End.destroyed_by_us = False
+    pid = os.getpid()
+    error_before = getattr(sys, "last_value", None)
+    backend = dist.get_backend()
+    device = torch.cuda.current_device() if backend == "nccl" else None
+
+    def destroy() -> None:
+        if os.getpid() != pid or not dist.is_initialized():
+            return
+        if backend == "nccl" and getattr(sys, "last_value", None) is not error_before:
+            return
+        if device is not None:
+            torch.cuda.set_device(device)
+        _end_of_job()
+        dist.destroy_process_group()
+        _End.destroyed_by_us = True
+
+    _End.take_back = staticmethod(closing.at_end("destroying the process groups", destroy))
+
+
+def _user_destroys(group: Any) -> None:
+    import torch.distributed.distributed_c10d as c10d
+
+    if group is None or group is getattr(c10d.GroupMember, "WORLD", None):
+        _End.take_back()
+        _end_of_job()
+
+
+def _end_of_job() -> None:
+    running = job.current()
+    if running is not None:
+        running.close(2.0)
+        job.set_current(None)
+    limits.forget_groups()

@@ -1,0 +1,80 @@
+"""The end of the process: stop our threads and destroy the groups, while both are still possible.
+
+``threading._shutdown`` is what the interpreter calls when the main thread has ended, and what
+``multiprocessing`` calls in a child that then leaves by ``os._exit``. Afterwards all non-daemon
+threads have been joined and nothing has been torn down yet. ``atexit`` is too late for us: fork
+children skip it, and on 3.12 no thread can be started there. Ours is started beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Callable, List, Optional, Tuple
+
+from .. import console, settings
+
+Step = Callable[[], Any]
+
+
+class _Closer:
+    """A daemon thread that waits for the end and then does the steps; the main thread waits for it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.steps: List[Tuple[str, Step]] = []
+        self._begin, self._done = threading.Event(), threading.Event()
+        self._doing = ""
+        threading.Thread(target=self._run, name="ddp_patches closing", daemon=True).start()
+
+    def _run(self) -> None:
+        self._begin.wait()
+        for name, step in reversed(self.steps):
+            self._doing = name
+            try:
+                step()
+            except Exception as error:  # the process is ending: its exit code is not ours to change
+                console.logger().debug("%s at exit: %r", name, error)
+        self._done.set()
+
+    def finish(self) -> None:
+        """Have the steps done, within ``exit_timeout``."""
+        self._begin.set()
+        if not self._done.wait(settings.current().exit_timeout):
+            console.warn(
+                "%s did not end within %s (setting exit_timeout); the process goes on to exit"
+                % (self._doing, settings.format_duration(settings.current().exit_timeout))
+            )
+
+
+_closer: Optional[_Closer] = None
+_shutdown: Optional[Callable[[], None]] = None  # the interpreter's own
+
+
+def at_end(name: str, step: Step) -> Callable[[], None]:
+    """Have ``step`` done when the process ends, last added first; returns what takes it back.
+
+    ``step`` runs on a thread of ours, once all of the user's non-daemon threads have ended.
+    """
+    global _closer, _shutdown
+    if _closer is None or _closer.pid != os.getpid():
+        _closer = _Closer()
+    if _shutdown is None:
+        _shutdown = threading._shutdown  # type: ignore[attr-defined]
+        threading._shutdown = _shutdown_and_close  # type: ignore[attr-defined]
+    entry = (name, step)
+    steps = _closer.steps
+    steps.append(entry)
+
+    def take_back() -> None:
+        if entry in steps:
+            steps.remove(entry)
+
+    return take_back
+
+
+def _shutdown_and_close() -> None:
+    assert _shutdown is not None
+    _shutdown()
+    if _closer is not None and _closer.pid == os.getpid():
+        _closer.finish()

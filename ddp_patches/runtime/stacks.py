@@ -1,0 +1,69 @@
+"""Where a thread stands, in the words of the user's code rather than the libraries below it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from types import FrameType
+from typing import Iterable, List, Optional, Tuple
+
+# Frames inside these say how something is done, not what is being done.
+_BELOW = ("torch", "numpy", "tqdm", "PIL", "cv2", "ddp_patches", "wrapt")
+
+Place = Tuple[str, int, str]  # file, line, function
+
+
+def main_thread_places() -> List[Place]:
+    """The main thread's stack, innermost first; empty if it cannot be read."""
+    ident = threading.main_thread().ident
+    frame = sys._current_frames().get(ident) if ident is not None else None
+    return places(frame)
+
+
+def places(frame: Optional[FrameType]) -> List[Place]:
+    """The stack from ``frame`` outwards."""
+    found = []
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def error_places(error: BaseException) -> List[Place]:
+    """The frames through which ``error`` came, innermost first."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    return [(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)]
+
+
+def telling(stack: Iterable[Place]) -> Optional[Place]:
+    """The innermost place outside the standard library and the libraries below the framework."""
+    stack = list(stack)
+    for place in stack:
+        if not _is_below(place[0]):
+            return place
+    return stack[0] if stack else None
+
+
+def describe(place: Optional[Place]) -> str:
+    """``data/build.py:188 in cache_labels``."""
+    if place is None:
+        return "an unknown place"
+    file, line, function = place
+    return "%s:%d in %s" % ("/".join(file.replace(os.sep, "/").split("/")[-2:]), line, function)
+
+
+_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
+
+
+def _is_below(file: str) -> bool:
+    if file.startswith("<frozen"):
+        return True
+    path = os.path.realpath(file)
+    if "site-packages" not in path and path.startswith(_STDLIB + os.sep):
+        return True
+    folders = path.split(os.sep)
+    return any(name in folders for name in _BELOW)
