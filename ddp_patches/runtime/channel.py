@@ -259,7 +259,7 @@ def _answers(address: Address) -> bool:
     return True
 
 
-def _open_sockets() -> "set[int]":
+def _open_sockets() -> set[int]:
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

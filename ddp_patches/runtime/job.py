@@ -20,7 +20,7 @@ _GENERATION_SECONDS = 2.0  # all ranks have just left the group's own start: ran
 _RECORDS_SECONDS = 2.0
 _MEETING_LINE_SECONDS = 60.0
 
-_counts: Dict[Address, "itertools.count[int]"] = {}  # meetings at one address, the same on every rank
+_counts: Dict[Address, itertools.count[int]] = {}  # meetings at one address, the same on every rank
 
 
 def address_of(init_method: Optional[str], store: Any, environ: Mapping[str, str]) -> Optional[Address]:
@@ -91,7 +91,7 @@ class Meeting:
         """The group was not made."""
         self.channel.close(2.0)
 
-    def joined(self, store: Any) -> Optional["Job"]:
+    def joined(self, store: Any) -> Optional[Job]:
         """The group exists: agree on the generation. None if rank 0 names none within two seconds."""
         self._end_lines()
         generation = _generation(store, self.rank, self.number)

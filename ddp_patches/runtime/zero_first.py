@@ -299,7 +299,7 @@ class _Wait:
             return "%s; its last sign was %ds ago, at %s" % (who, age, place)
         return "%s, which is alive and working: %s. Nothing is wrong so far" % (who, place)
 
-    def _last_sign(self, rank: int) -> "tuple[str, Optional[float]]":
+    def _last_sign(self, rank: int) -> tuple[str, Optional[float]]:
         """Where a leader last said it was, and how many seconds ago (None: it never did)."""
 
         def read(client: Client) -> str:

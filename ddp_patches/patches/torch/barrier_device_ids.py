@@ -25,7 +25,7 @@ ID = "torch.barrier_device_ids"
 PATCH = patch(
     ID,
     package="torch",
-    summary="names the GPU of a barrier on NCCL when the caller did not; drops device_ids where they are refused",
+    summary="names the GPU of a barrier on NCCL if the caller did not; drops device_ids where refused",
     why="NCCL guesses the GPU of the first barrier from the global rank, and hangs or fills GPU 0",
     upstream="https://github.com/pytorch/pytorch/issues/124714",
     since="0.1.0",

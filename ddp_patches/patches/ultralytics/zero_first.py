@@ -64,7 +64,7 @@ def torch_distributed_zero_first(original: Callable[..., Any]) -> Callable[..., 
     return replacement
 
 
-def _barriers(local_rank: int) -> "zero_first.Barriers | None":
+def _barriers(local_rank: int) -> zero_first.Barriers | None:
     """The job's counter of barriers, None where this call is upstream's alone."""
     running = job.current()
     if running is None or running.world_size < 2 or local_rank == -1:
