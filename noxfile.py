@@ -155,18 +155,18 @@ def core(session: nox.Session) -> None:
 
 @nox.session(python=LEGACY_PYTHON)
 def legacy(session: nox.Session) -> None:
-    """Run the torch-level tests on an old torch."""
+    """Run what needs torch and no framework, on an old torch."""
     session.install(".", *TEST_TOOLS, *LEGACY_REQUIREMENTS)
     session.install("--no-deps", *LEGACY_WITHOUT_DEPENDENCIES)
-    run_tests(session, "tests/legacy")
+    run_tests(session, "tests/distributed")
 
 
 @nox.session(python=LIVE_PYTHON)
 def live(session: nox.Session) -> None:
-    """Run real trainings on a current torch with the newest Ultralytics and its older forms."""
+    """Run the same on a current torch, and real trainings with the newest Ultralytics and its older forms."""
     session.install(".", *TEST_TOOLS, *LIVE_REQUIREMENTS)
     session.install("--no-deps", *LIVE_WITHOUT_DEPENDENCIES)
-    run_tests(session, "tests/live", TEST_LAYERS=install_layers(session))
+    run_tests(session, "tests/distributed", "tests/live", TEST_LAYERS=install_layers(session))
 
 
 @nox.session

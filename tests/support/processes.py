@@ -197,7 +197,7 @@ class Processes:
         self,
         command: Sequence[object],
         environment: Mapping[str, str],
-        limit: float = 60,
+        limit: float = 120,
         name: str | None = None,
         directory: pathlib.Path | None = None,
     ) -> Result:

@@ -97,7 +97,7 @@ def run(
     nodes: int = 1,
     each: Mapping[int, Mapping[str, str]] | None = None,
     arguments: Sequence[object] = (),
-    limit: float = 60,
+    limit: float = 120,
 ) -> list[Result]:
     """Start ranks as `start` does and wait for all of them; one result for each rank."""
     return start(processes, program, environment, count, nodes, each, arguments).wait(limit)
@@ -109,7 +109,7 @@ def torchrun(
     environment: Mapping[str, str],
     count: int = 2,
     arguments: Sequence[object] = (),
-    limit: float = 90,
+    limit: float = 180,
 ) -> Torchrun:
     """Run `program` on `count` ranks through `python -m torch.distributed.run` and wait for it."""
     path = script(processes.folder, program)
