@@ -82,8 +82,8 @@ class Meeting:
     def _store_is_silent(self, seconds: float) -> None:
         if (identity.local_rank_of(os.environ) or 0) == 0 and self._due():
             console.say(
-                "init_process_group has waited %dm; the store at %s:%d, which rank 0 or its launcher hosts, does "
-                "not answer: is rank 0 running, is the address right, is the port open?"
+                "init_process_group has waited %dm; the store at %s:%d, which rank 0 or its launcher hosts, "
+                "does not answer: is rank 0 running, is the address right, is the port open?"
                 % (self._printed / 60, *self.address)
             )
 

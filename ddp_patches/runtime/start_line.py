@@ -34,7 +34,7 @@ def text(found: Mapping[int, records.Record], world_size: int, run: str, folder:
         "%d patches applied, %d failed%s"
         % (len(applied), len(failed), " (%s)" % ", ".join(sorted(failed)) if failed else ""),
         _limits(own["limits"]),
-        "details: ddp-patches status --run %s" % run if folder else "details: in this log only (no run folder)",
+        "details: ddp-patches status --run %s" % run if folder else "details: in this log only",
         "off: DDP_PATCHES=0",
     ]  # fmt: skip
     return "; ".join(parts)

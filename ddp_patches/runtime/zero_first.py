@@ -231,8 +231,8 @@ class _Wait:
             )
         if not leading and seconds > limits.own_limit():
             console.warn(
-                "%s did not come to a rank-0-first block within the group's own limit of %s; this rank goes on "
-                "to the plain barrier, as upstream."
+                "%s did not come to a rank-0-first block within the group's own limit of %s; this rank "
+                "goes on to the plain barrier, as upstream."
                 % (records.ranks_phrase(missing), settings.format_duration(limits.own_limit()))
             )
             self._job.channel.submit(lambda client: client.add("zero_first/left", 1))

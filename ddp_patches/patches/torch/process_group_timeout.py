@@ -34,7 +34,7 @@ _FRAMEWORKS = ("torch", "ultralytics", "yolov5", "mmengine", "mmcv", "mmdet", "m
 PATCH = patch(
     ID,
     package="torch",
-    summary="a floor for the time limit of collectives; says who is missing at the start; prints the start line",
+    summary="a floor for the time limit of collectives; says who is missing at the start; the start line",
     why="a rank-0-only phase outlives the process group's limit of 10 or 30 minutes",
     upstream="https://github.com/open-mmlab/mmengine/issues/873",
     since="0.1.0",

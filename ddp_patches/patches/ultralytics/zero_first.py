@@ -25,8 +25,8 @@ ID = "ultralytics.zero_first"
 PATCH = patch(
     ID,
     package="ultralytics",
-    summary="ranks wait for a slow leader outside the collective time limit, and raise with its reason if it fails",
-    why="rank 0's label scan or download outlives the process group's limit; its exception leaves the others waiting",
+    summary="ranks wait for a slow leader without a time-out, and raise with its reason if it fails",
+    why="rank 0's label scan outlives the group's limit; its exception leaves the others waiting",
     upstream="https://github.com/ultralytics/ultralytics/issues/1439",
     since="0.1.0",
     remove_when="upstream waits for rank 0 by something else than a collective",
