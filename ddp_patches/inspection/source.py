@@ -1,0 +1,266 @@
+"""What a patch's target looks like in the source of an installed module, which is read and never run.
+
+The answer is a *stand-in*: an empty function, class or descriptor of the same kind and with the same
+signature as the real target would have after an import. The engine's own judgement of live objects
+then serves for it too.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import os
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+
+from ..engine.apply import Absent
+from . import installed
+
+_FunctionNode = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+
+# Re-exports of re-exports end somewhere; a circle of them does not.
+_MAX_IMPORTS_FOLLOWED = 8
+
+
+class Untold(LookupError):
+    """The source does not show what the target will be; only importing it would."""
+
+
+class _Imported:
+    """A name that a module takes from another one."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+
+class _Namespace:
+    """The names that a module or class body binds, and the modules it imports everything from."""
+
+    def __init__(self) -> None:
+        self.names: Dict[str, Any] = {}
+        self.stars: List[str] = []
+
+
+def stand_in(module: str, attribute: str) -> Any:
+    """A stand-in for ``module:attribute``, an attribute being ``function`` or ``Class.method``.
+
+    Raises :class:`ddp_patches.engine.apply.Absent` if there is no such module or attribute, and Untold
+    if the source cannot tell.
+    """
+    first, *rest = attribute.split(".")
+    binding, home = _in_module(module, first, 0)
+    for part in rest:
+        if not isinstance(binding, ast.ClassDef):
+            raise Absent("%s has no class %s" % (module, attribute.rpartition(".")[0]))
+        # The class's own body: what it inherits is another class's attribute, and stays unpatched here.
+        binding = _read(binding.body, home).names.get(part)
+    if binding is None:
+        raise Absent("%s has no %s" % (module, attribute))
+    return _build(binding, "%s:%s" % (module, attribute))
+
+
+def module_file(module: str) -> Tuple[str, bool]:
+    """The source file of a module and whether it is a package's ``__init__``.
+
+    Only the top-level name is looked up through the import system; the rest is a walk over folders,
+    since a look-up of ``a.b.c`` would import ``a.b``. Raises Absent, and Untold for compiled modules.
+    """
+    top, *rest = module.split(".")
+    spec = installed.locate(top)
+    if spec is None:
+        raise Absent("%s is not installed" % top)
+    folders = [str(folder) for folder in spec.submodule_search_locations or ()]
+    path = spec.origin or ""
+    for part in rest:
+        path, folders = _step(folders, part, module)
+    if path.endswith(".py") and os.path.isfile(path):
+        return path, os.path.basename(path) == "__init__.py"
+    raise Untold("%s has no source file" % module)
+
+
+def _step(folders: List[str], part: str, module: str) -> Tuple[str, List[str]]:
+    """From a package's folders to the file and the folders of its submodule ``part``."""
+    for folder in folders:
+        below = os.path.join(folder, part)
+        if os.path.isfile(os.path.join(below, "__init__.py")):
+            return os.path.join(below, "__init__.py"), [below]
+        if os.path.isfile(below + ".py"):
+            return below + ".py", []
+    for folder in folders:
+        below = os.path.join(folder, part)
+        if os.path.isdir(below):  # a namespace package
+            return "", [below]
+        if os.path.isdir(folder) and any(name.split(".")[0] == part for name in os.listdir(folder)):
+            raise Untold("%s is compiled" % module)
+    raise Absent("there is no module %s" % module)
+
+
+def _namespace(module: str) -> _Namespace:
+    path, is_package = module_file(module)
+    return _parsed(path, module if is_package else module.rpartition(".")[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: str, package: str) -> _Namespace:
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise Untold("%s cannot be read: %s" % (path, error)) from error
+    return _read(tree.body, package)
+
+
+def _in_module(module: str, name: str, followed: int) -> Tuple[Any, str]:
+    """What ``name`` is bound to in a module, and the module in which that is written; (None, …): nothing."""
+    if followed > _MAX_IMPORTS_FOLLOWED:
+        raise Untold("%s is imported in a circle" % name)
+    namespace = _namespace(module)
+    binding = namespace.names.get(name)
+    if isinstance(binding, ast.Name) and binding.id != name:  # alias = other
+        return _in_module(module, binding.id, followed + 1)
+    if isinstance(binding, _Imported):
+        try:
+            return _in_module(binding.module, binding.name, followed + 1)
+        except Absent:
+            raise Untold("%s takes %s from %s" % (module, name, binding.module)) from None
+    if binding is None:
+        for star in reversed(namespace.stars):
+            try:
+                found = _in_module(star, name, followed + 1)
+            except LookupError:
+                continue
+            if found[0] is not None:
+                return found
+    return binding, module
+
+
+def _read(body: Iterable[ast.stmt], package: str) -> _Namespace:
+    """The names bound by statements; of several definitions the last counts, as it does at run time.
+
+    Of alternatives the one counts that a normal run takes: the body of ``try`` before its handlers, of
+    ``if`` before ``else``. ``package`` is what relative imports start from.
+    """
+    namespace = _Namespace()
+    for node in _flatten(body):
+        if isinstance(node, _FunctionNode):
+            if not any(_decorator_name(d) == "overload" for d in node.decorator_list):
+                namespace.names[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            namespace.names[node.name] = node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and node.value is not None:
+                    namespace.names[target.id] = node.value
+        elif isinstance(node, ast.ImportFrom):
+            origin = _absolute(node, package)
+            for alias in node.names:
+                if alias.name == "*":
+                    namespace.stars.append(origin)
+                else:
+                    namespace.names[alias.asname or alias.name] = _Imported(origin, alias.name)
+    return namespace
+
+
+def _flatten(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _flatten(node.orelse)
+            if getattr(node.test, "id", getattr(node.test, "attr", "")) != "TYPE_CHECKING":
+                yield from _flatten(node.body)
+        elif isinstance(node, ast.Try):
+            for handler in node.handlers:
+                yield from _flatten(handler.body)
+            yield from _flatten([*node.body, *node.orelse, *node.finalbody])
+        elif isinstance(node, (ast.With, ast.For, ast.While)):
+            yield from _flatten(node.body)
+        else:
+            yield node
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    base = parts[: len(parts) - (node.level - 1)]
+    return ".".join(base + ([node.module] if node.module else []))
+
+
+def _build(binding: Any, target: str) -> Any:
+    if isinstance(binding, ast.ClassDef):
+        return type(binding.name, (), {})
+    if not isinstance(binding, _FunctionNode):
+        raise Untold("%s is the result of an expression" % target)
+    function = _function(binding)
+    for decorator in reversed(binding.decorator_list):
+        name = _decorator_name(decorator)
+        if name in ("staticmethod", "classmethod", "property"):
+            function = {"staticmethod": staticmethod, "classmethod": classmethod, "property": property}[name](
+                function
+            )
+        elif name in ("lru_cache", "cache"):
+            function = functools.lru_cache(maxsize=None)(function)
+        elif name == "asynccontextmanager":  # makes a plain function of a coroutine
+            function = _with_signature(_plain(), binding)
+        # Every other decorator is taken to keep the signature, as contextmanager and functools.wraps do.
+    return function
+
+
+def _function(node: _Function) -> Any:
+    async def coroutine() -> None:
+        pass
+
+    return _with_signature(coroutine if isinstance(node, ast.AsyncFunctionDef) else _plain(), node)
+
+
+def _plain() -> Any:
+    def plain() -> None:
+        pass
+
+    return plain
+
+
+def _with_signature(function: Any, node: _Function) -> Any:
+    function.__name__ = node.name
+    function.__signature__ = signature(node.args)
+    return function
+
+
+class _Default:
+    """A default value that is shown and never evaluated."""
+
+    def __init__(self, node: ast.expr) -> None:
+        self._text = repr(node.value) if isinstance(node, ast.Constant) else "..."
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def signature(arguments: ast.arguments) -> inspect.Signature:
+    """The signature that a function with these arguments has, without annotations."""
+    Parameter = inspect.Parameter
+    positional: List[Tuple[ast.arg, Any]] = [(a, Parameter.POSITIONAL_ONLY) for a in arguments.posonlyargs]
+    positional += [(a, Parameter.POSITIONAL_OR_KEYWORD) for a in arguments.args]
+    defaults: List[Optional[ast.expr]] = [None] * (len(positional) - len(arguments.defaults))
+    defaults += arguments.defaults
+    parameters = [_parameter(a, kind, default) for (a, kind), default in zip(positional, defaults)]
+    if arguments.vararg:
+        parameters.append(_parameter(arguments.vararg, Parameter.VAR_POSITIONAL, None))
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):
+        parameters.append(_parameter(argument, Parameter.KEYWORD_ONLY, default))
+    if arguments.kwarg:
+        parameters.append(_parameter(arguments.kwarg, Parameter.VAR_KEYWORD, None))
+    return inspect.Signature(parameters)
+
+
+def _parameter(argument: ast.arg, kind: Any, default: Optional[ast.expr]) -> inspect.Parameter:
+    shown = inspect.Parameter.empty if default is None else _Default(default)
+    return inspect.Parameter(argument.arg, kind, default=shown)
+
+
+def _decorator_name(node: ast.expr) -> str:
+    """``cache`` of ``@cache``, ``@functools.cache`` and ``@functools.cache()``."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return getattr(node, "id", getattr(node, "attr", ""))
