@@ -6,29 +6,54 @@ itself, which sets ``_initializing`` of the module's spec to False as its last s
 spec is exchanged for one that notices. No loader is wrapped, so ``torch.__loader__`` stays what it is.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without importing typing on the start-up path
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping, Optional
+
+    Callback = Callable[[], Any]
+
 _TRIGGER = "torch"
 _OFF_WORDS = ("0", "off", "false", "no")  # as in settings.py, which is too heavy to import here
+_SAID = "DDP_PATCHES_WARNED"
 
-_finder = None  # our entry on sys.meta_path while we wait
+_finder: Optional[_TorchFinder] = None  # our entry on sys.meta_path while we wait
 _engine_started = False
-_previous_environment = None  # what arm() replaced, for disarm_children()
+_previous_environment: Any = None  # what arm() replaced, for disarm_children()
 
 
-def is_off():
+def is_off() -> bool:
     """Whether ``DDP_PATCHES=0`` turns everything off."""
     return os.environ.get("DDP_PATCHES", "").strip().lower() in _OFF_WORDS
 
 
-def trace(text):
+def trace(text: str) -> None:
     """One line on stderr for each decision, where ``DDP_PATCHES_TRACE=1``."""
     if os.environ.get("DDP_PATCHES_TRACE", "") not in ("", "0"):
-        sys.stderr.write("ddp_patches[%d] %s\n" % (os.getpid(), text))
+        _write(text)
 
 
-def start():
+def is_first_to_say(text: str) -> bool:
+    """Whether this process should print ``text``: once per job, from rank 0 or from outside a job.
+
+    Child processes know by their environment what has been said.
+    """
+    import zlib
+
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    mark = "%08x" % zlib.crc32(text.encode("utf-8", "replace"))
+    said = [other for other in os.environ.get(_SAID, "").split(",") if other]
+    if rank not in ("0", "-1") or mark in said:
+        return False
+    os.environ[_SAID] = ",".join(said + [mark])
+    return True
+
+
+def start() -> None:
     """Arm this process: the engine starts when torch has been imported, or now if it already is.
 
     May be called any number of times; a later call lets a running engine take over new settings.
@@ -37,33 +62,41 @@ def start():
     if is_off():
         trace("off: DDP_PATCHES=%s" % os.environ.get("DDP_PATCHES"))
         return
-    if _TRIGGER in sys.modules:
-        _torch_appeared()
-    elif _finder is None:
+    torch = _loaded_torch()
+    if torch is not None and not is_being_imported(torch):
+        _start_engine()
+        return
+    if _finder is None:
         trace("waiting for torch")
         _finder = _TorchFinder()
         sys.meta_path.insert(0, _finder)
+    if torch is not None:
+        when_finished(spec_of(torch), _look_again)
 
 
-def stop():
+def stop() -> None:
     """Stop waiting for torch."""
     global _engine_started
     _leave_meta_path()
     _engine_started = False
 
 
-def arm_children(keywords=None):
-    """Let the processes that this one starts have the same patches, and ``keywords`` as settings."""
+def arm_children(keywords: Optional[Mapping[str, str]] = None) -> None:
+    """Let the processes that this one starts have the same patches, and ``keywords`` as settings.
+
+    Without ``keywords``, which ``enable()`` gives, the variable ``DDP_PATCHES_PROPAGATE`` is obeyed.
+    """
     global _previous_environment
-    if is_off() or os.environ.get("DDP_PATCHES_PROPAGATE", "").strip().lower() in _OFF_WORDS:
+    unwanted = os.environ.get("DDP_PATCHES_PROPAGATE", "").strip().lower() in _OFF_WORDS
+    if is_off() or (unwanted and keywords is None):  # who gives keywords has looked at all settings
         return
     from . import propagation
 
-    disarm_children()
+    restore_environment()
     _previous_environment = propagation.arm(os.environ, keywords or {})
 
 
-def disarm_children():
+def restore_environment() -> None:
     """Take back what :func:`arm_children` put into the environment."""
     global _previous_environment
     if _previous_environment is not None:
@@ -73,31 +106,92 @@ def disarm_children():
         _previous_environment = None
 
 
-def when_finished(spec, callback):
-    """Call ``callback()`` when the module of ``spec``, which is being imported, has finished or failed.
+def disarm_children() -> None:
+    """Let the processes that this one starts be left alone, also where a parent of this one armed them."""
+    restore_environment()
+    from . import propagation
 
-    Returns False, and does nothing, for a spec whose class cannot be exchanged (another type than
-    the import system's own).
+    propagation.disarm(os.environ)
+
+
+def users_environment() -> Dict[str, str]:
+    """The environment without what :func:`arm_children` put there for an earlier ``enable()``."""
+    environ = dict(os.environ)
+    if _previous_environment is not None:
+        from . import propagation
+
+        propagation.disarm(environ, _previous_environment)
+    return environ
+
+
+# A module's own dict, whatever its class does on attribute access: that is how lazy modules are triggered.
+_dict_of: Any = vars(type(sys))["__dict__"].__get__
+
+
+def namespace_of(module: Any) -> Optional[Dict[str, Any]]:
+    """The dict of a module, read so that no lazy module is triggered; None for anything else."""
+    try:
+        found: Optional[Dict[str, Any]] = _dict_of(module)
+    except TypeError:  # any object may lie in sys.modules
+        return None
+    return found
+
+
+def spec_of(module: Any) -> Any:
+    """``module.__spec__``, without triggering a lazy module; None where there is none."""
+    return (namespace_of(module) or {}).get("__spec__")
+
+
+def is_being_imported(module: Any) -> bool:
+    """Whether the import system is still executing ``module``."""
+    return bool(getattr(spec_of(module), "_initializing", False))
+
+
+def when_finished(spec: Any, callback: Callback) -> bool:
+    """Call ``callback()`` once when the running import of the module of ``spec`` has finished or failed.
+
+    At that moment the import system still holds the module's lock: a callback must not wait for
+    another thread. Returns False, and does nothing, for a spec whose class cannot be exchanged (another
+    type than the import system's own).
     """
-    if isinstance(spec, _watched_spec_class()):
-        spec.__dict__["_ddp_patches_callbacks"].append(callback)
-        return True
-    if type(spec) is not type(sys.__spec__):
+    waiting = _watch(spec, callback)
+    if waiting is None:
         return False
-    spec.__dict__["_ddp_patches_callbacks"] = [callback]
-    spec.__class__ = _watched_spec_class()
+    if not spec._initializing:  # it has finished between the caller's look and ours
+        _finish(spec, waiting)
     return True
 
 
-def is_being_imported(module):
-    """Whether the import system is still executing ``module``."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+def _watch(spec: Any, callback: Callback) -> Optional[List[Callback]]:
+    if type(spec) not in (type(sys.__spec__), _watched_spec_class()):
+        return None
+    waiting: List[Callback] = spec.__dict__.setdefault("_ddp_patches_waiting", [])
+    if callback not in waiting:
+        waiting.append(callback)
+    spec.__class__ = _watched_spec_class()
+    return waiting
 
 
-_WatchedSpec = None
+def _finish(spec: Any, waiting: List[Callback]) -> None:
+    spec.__dict__.pop("_ddp_patches_waiting", None)
+    spec.__class__ = type(sys.__spec__)
+    while True:
+        try:
+            callback = waiting.pop(0)  # two threads may be here: each callback is run by one of them
+        except IndexError:
+            return
+        try:
+            callback()
+        except Exception as error:  # the user's import must not fail because of us
+            if getattr(error, "strict", False):  # unless the user asked for it
+                raise
+            trace("a callback after import failed: %r" % (error,))
 
 
-def _watched_spec_class():
+_WatchedSpec: Any = None
+
+
+def _watched_spec_class() -> Any:
     # Made on first use: sys.__spec__ is the import system's own ModuleSpec, and asking it for its
     # class spares the import of importlib.machinery.
     global _WatchedSpec
@@ -105,75 +199,76 @@ def _watched_spec_class():
 
         class WatchedSpec(type(sys.__spec__)):  # type: ignore[misc]
             @property
-            def _initializing(self):
+            def _initializing(self) -> Any:
                 return self.__dict__.get("_initializing", False)
 
             @_initializing.setter
-            def _initializing(self, value):
+            def _initializing(self, value: Any) -> None:
                 self.__dict__["_initializing"] = value
-                if value:
-                    return
-                callbacks = self.__dict__.pop("_ddp_patches_callbacks", ())
-                self.__class__ = type(sys.__spec__)
-                for callback in callbacks:
-                    try:
-                        callback()
-                    except Exception as error:  # the user's import must not fail because of us
-                        if getattr(error, "strict", False):  # unless he asked for it
-                            raise
-                        trace("a callback after import failed: %r" % (error,))
+                if not value:
+                    _finish(self, self.__dict__.get("_ddp_patches_waiting", []))
 
         _WatchedSpec = WatchedSpec
     return _WatchedSpec
 
 
-class _TorchFinder(object):
-    """Finds nothing itself; notices when somebody is about to import torch, or has done so past us."""
+class _TorchFinder:
+    """Finds nothing itself; notices when somebody is about to import torch, or has done so past us.
 
-    def __init__(self):
-        self._watching = False
+    The import system holds its global lock while it asks a finder. An import of ours under that lock
+    can deadlock with one in another thread, so nothing is started from here.
+    """
 
-    def find_spec(self, name, path=None, target=None):
-        if self._watching:
+    def __init__(self) -> None:
+        self._asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """None; for torch itself what the other finders say."""
+        if self is not _finder:
             return None
-        if name != _TRIGGER:
-            if _TRIGGER in sys.modules:  # a finder that was put before us has loaded it
-                _torch_appeared()
-            return None
-        for finder in list(sys.meta_path):
-            find_spec = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find_spec(name, path, target) if find_spec is not None else None
-            if spec is not None:
-                self._watching = when_finished(spec, self._finished)
-                return spec
+        torch = _loaded_torch()
+        if torch is not None:  # a finder before us has found it, or it is just running
+            _watch(spec_of(torch) if is_being_imported(torch) else _outermost_import(), _look_again)
+        elif name == _TRIGGER and not self._asking:
+            self._asking = True
+            try:
+                # As importlib.util.find_spec does, which costs an import.
+                spec = sys.modules["_frozen_importlib"]._find_spec(name, path, target)
+            finally:
+                self._asking = False
+            _watch(spec, _look_again)
+            return spec
         return None
 
-    def _finished(self):
-        self._watching = False
-        if _TRIGGER in sys.modules:  # else the import failed: the next attempt comes past us again
-            _torch_appeared()
+
+def _outermost_import() -> Any:
+    """The spec of what this thread has begun to import first, None if it imports nothing.
+
+    Whatever else it is importing may be half complete, and may be needed by the engine.
+    """
+    found = None
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        spec = frame.f_globals.get("__spec__")
+        found = spec if getattr(spec, "_initializing", False) else found
+        frame = frame.f_back
+    return found
 
 
-def _torch_appeared():
-    torch = sys.modules[_TRIGGER]
-    if is_being_imported(torch):
-        if _finder is not None:
-            if _finder._watching:
-                return
-            _finder._watching = True
-        if when_finished(torch.__spec__, _torch_appeared_again):
-            return
-    _start_engine()
+def _loaded_torch() -> Any:
+    """torch, complete or not; None while there is none, or only a placeholder that is not yet loaded."""
+    torch = sys.modules.get(_TRIGGER)
+    return None if type(torch).__name__ == "_LazyModule" else torch  # importlib.util.LazyLoader
 
 
-def _torch_appeared_again():
-    if _finder is not None:
-        _finder._watching = False
-    if _TRIGGER in sys.modules:
+def _look_again() -> None:
+    torch = _loaded_torch()
+    # None after a failed import: the next attempt comes past us again.
+    if _finder is not None and torch is not None and not is_being_imported(torch):
         _start_engine()
 
 
-def _start_engine():
+def _start_engine() -> None:
     global _engine_started
     _leave_meta_path()
     trace("torch is imported: %s" % ("settings taken again" if _engine_started else "starting the engine"))
@@ -186,11 +281,21 @@ def _start_engine():
         if getattr(error, "strict", False):
             raise
         # Whatever is wrong with us (a broken wrapt, say), the user's import of torch goes on.
-        sys.stderr.write("ddp_patches: off in process %d, nothing is patched: %r\n" % (os.getpid(), error))
+        text = "off, nothing is patched: %r" % (error,)
+        if is_first_to_say(text):
+            _write(text)
 
 
-def _leave_meta_path():
+def _leave_meta_path() -> None:
     global _finder
-    if _finder is not None and _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+    # A new list: another thread may be going through the old one, and would miss the entry behind ours.
+    if _finder in sys.meta_path:
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not _finder]
     _finder = None
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write("ddp_patches[%d] %s\n" % (os.getpid(), text))
+    except Exception:  # there may be no stderr, or a closed one
+        pass

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 
-from . import settings
+from . import _finder, settings
 
 LOGGER_NAME = "ddp_patches"
 
@@ -56,3 +56,9 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """A line about something that the user should look at."""
     logger().warning("%s", text)
+
+
+def warn_once(text: str) -> None:
+    """A warning that every rank and every child process would repeat: once per job, from rank 0."""
+    if _finder.is_first_to_say(text):
+        warn(text)

@@ -32,6 +32,8 @@ _LONGEST = 366 * 86400.0  # torch keeps a timeout in milliseconds; beyond a year
 class SettingError(ValueError):
     """A setting has a value that cannot be understood, or a name that does not exist."""
 
+    strict = True  # load() raises it only where the setting strict is on; the finder looks for the attribute
+
 
 def parse_duration(value: Any) -> float:
     """Seconds of a duration: a number, ``"7200"``, ``"90m"``, ``"1.5h"``, ``"1h30m"`` or a timedelta.
@@ -41,7 +43,7 @@ def parse_duration(value: Any) -> float:
     if isinstance(value, datetime.timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = value  # float() of a very long integer overflows
     else:
         text = str(value).strip().lower()
         parts = re.findall(r"(\d+(?:\.\d+)?|\.\d+)\s*([smhd]?)", text)
@@ -52,7 +54,7 @@ def parse_duration(value: Any) -> float:
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if not 0 < seconds <= _LONGEST:
         raise SettingError("must be more than 0 seconds and at most a year")
-    return seconds
+    return float(seconds)
 
 
 def format_duration(seconds: float) -> str:
@@ -93,8 +95,13 @@ def _blocking_wait(value: Any) -> str:
 
 
 def _ids(value: Any) -> Tuple[str, ...]:
-    items = re.split(r"[,\s]+", value) if isinstance(value, str) else list(value)
-    return tuple(item for item in items if item)
+    if isinstance(value, str):
+        value = re.split(r"[,\s]+", value)
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(
+        isinstance(item, str) for item in value
+    ):
+        raise SettingError("must be patch ids, separated by commas or in a list")
+    return tuple(sorted({item for item in value if item}))  # sorted: ranks compare it by its hash
 
 
 def _level(value: Any) -> str:
@@ -203,7 +210,7 @@ def encode(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, datetime.timedelta):
-        return "%g" % value.total_seconds()
+        return "%.3f" % value.total_seconds()
     if isinstance(value, (list, tuple, set, frozenset)):
         return ",".join(str(item) for item in value)
     return str(value)

@@ -14,13 +14,15 @@ def enable(**keywords: Any) -> None:
 
     Keywords are the fields of :class:`ddp_patches.Settings` (``timeout="4h"``); they win over the
     ``DDP_PATCHES_…`` variables. A second call takes the new settings. Does nothing where
-    ``DDP_PATCHES=0``. Raises TypeError for an unknown keyword, and SettingError for a value that
-    cannot be understood where ``strict`` is on; otherwise that value is replaced by the default
-    and one line says so.
+    ``DDP_PATCHES=0``. Raises TypeError for an unknown keyword. Where ``strict`` is on, raises
+    SettingError for a value that cannot be understood and StrictError for a patch that cannot be
+    applied to what is already imported, and nothing is on then; otherwise the default is used, or
+    upstream's function, and one line says so.
     """
     if settings.is_off(os.environ):
         return
-    loaded = settings.load(os.environ, **keywords)
+    loaded = settings.load(_finder.users_environment(), **keywords)
+    _finder.restore_environment()
     settings.activate(loaded)
     if loaded.settings.propagate:
         given = {name: settings.encode(value) for name, value in keywords.items()}
@@ -28,7 +30,11 @@ def enable(**keywords: Any) -> None:
         _finder.arm_children(good)
     else:
         _finder.disarm_children()
-    _finder.start()
+    try:
+        _finder.start()
+    except Exception:
+        disable()
+        raise
 
 
 def disable() -> None:

@@ -10,6 +10,8 @@ import sys
 import types
 from typing import Any, Callable, List, Optional, Tuple
 
+from .. import _finder
+
 OWN_PACKAGE = "ddp_patches"
 
 
@@ -25,6 +27,7 @@ class Replacement:
     function: Callable[..., Any]
     owner: Optional[type]
     name: str
+    place: str = ""  # module:attribute, where ``original`` was found
     holders: int = 0
 
     def install(self) -> None:
@@ -44,6 +47,15 @@ class Replacement:
         else:
             sweep(self.function, self.original)
 
+    def is_reached(self) -> bool:
+        """Whether the target still leads to ``function``, by itself or through others' wrappers."""
+        module_name, _, attribute = self.place.partition(":")
+        try:
+            _, _, found = find(sys.modules[module_name], attribute)
+            return inspect.unwrap(found, stop=lambda inner: inner is self.function) is self.function
+        except (LookupError, ValueError):  # no such module or attribute; wrappers that go in circles
+            return False
+
 
 def find(module: types.ModuleType, attribute: str) -> Tuple[Optional[type], str, Any]:
     """(class or None, last name, object) of ``Class.method`` or ``function`` in ``module``.
@@ -51,7 +63,7 @@ def find(module: types.ModuleType, attribute: str) -> Tuple[Optional[type], str,
     The object is read from the dict that holds it, so that no descriptor and no lazy attribute runs.
     Raises Absent.
     """
-    namespace: Any = _namespace(module) or {}
+    namespace: Any = _finder.namespace_of(module) or {}
     owner: Optional[type] = None
     *classes, name = attribute.split(".")
     for class_name in classes:
@@ -74,30 +86,19 @@ def dress(function: Callable[..., Any], original: Any, patch_id: str) -> Callabl
 def sweep(old: Any, new: Any) -> int:
     """Replace ``old`` by ``new``, by identity, in the dict of every imported module; counts the places.
 
-    ``from x import y`` done earlier has put the same object into many modules. The dicts are read
-    with ``object.__getattribute__``, so that a lazy module is not triggered by us; names are not
-    looked at, so that aliases are found too.
+    ``from x import y`` done earlier has put the same object into many modules. Names are not looked at,
+    so that aliases are found too.
     """
     places = 0
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] == OWN_PACKAGE:
             continue
-        namespace = _namespace(module)
-        if namespace is None:
-            continue
+        namespace = _finder.namespace_of(module) or {}
         for name, value in namespace.copy().items():  # a copy: another thread may be importing
-            if value is old:
+            if value is old and namespace.get(name) is old:
                 namespace[name] = new
                 places += 1
     return places
-
-
-def _namespace(module: Any) -> Optional[dict]:
-    try:
-        namespace = object.__getattribute__(module, "__dict__")
-    except Exception:  # entries of sys.modules may be any object
-        return None
-    return namespace if type(namespace) is dict else None
 
 
 def unreachable_holders(replacement: Replacement) -> List[str]:
@@ -106,24 +107,27 @@ def unreachable_holders(replacement: Replacement) -> List[str]:
     Looks through the garbage collector's lists (some tens of milliseconds): for ``status``, not for
     the start-up path.
     """
-    found = []
+    found = set()
     for holder in gc.get_referrers(replacement.original):
         if isinstance(holder, functools.partial):
-            found.append("a functools.partial")
-        elif isinstance(holder, types.CellType if hasattr(types, "CellType") else ()):
-            functions = [f for f in gc.get_referrers(holder) if isinstance(f, tuple)]
-            owners = {f for t in functions for f in gc.get_referrers(t) if inspect.isfunction(f)}
-            foreign = {f for f in owners if not _is_ours(f)}
-            found += ["the closure of %s.%s" % (f.__module__, f.__qualname__) for f in foreign]
-        elif isinstance(holder, dict) and "__qualname__" not in holder:
-            found += [
-                "the class %s.%s" % (cls.__module__, cls.__qualname__)
-                for cls in gc.get_referrers(holder)
-                if isinstance(cls, type) and cls is not replacement.owner
-            ]
-    return sorted(set(found))
+            found.add("a functools.partial")
+        elif isinstance(holder, types.CellType):
+            for function in _functions_over(holder):
+                if not _is_ours(function):
+                    found.add("the closure of %s.%s" % (function.__module__, function.__qualname__))
+        elif isinstance(holder, dict) and "__module__" in holder:  # perhaps a class's
+            for cls in gc.get_referrers(holder):
+                if isinstance(cls, type) and cls is not replacement.owner:
+                    found.add("the class %s.%s" % (cls.__module__, cls.__qualname__))
+    return sorted(found)
 
 
-def _is_ours(function: Any) -> bool:
-    code_file = getattr(getattr(function, "__code__", None), "co_filename", "")
-    return hasattr(function, "__ddp_patches__") or OWN_PACKAGE in code_file
+def _functions_over(cell: types.CellType) -> List[types.FunctionType]:
+    closures = [holder for holder in gc.get_referrers(cell) if isinstance(holder, tuple)]
+    return [f for closure in closures for f in gc.get_referrers(closure) if isinstance(f, types.FunctionType)]
+
+
+def _is_ours(function: types.FunctionType) -> bool:
+    # Not by its __module__: a replacement bears upstream's.
+    module = function.__globals__.get("__name__") or ""
+    return module.partition(".")[0] == OWN_PACKAGE or "__ddp_patches__" in function.__dict__

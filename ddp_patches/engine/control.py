@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-import traceback
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from .. import console, settings
+from .. import _finder, console, settings
 from . import apply, catalogue, hooks, ledger, versions
 from .patch import Patch, Variant
 
-_lock = threading.RLock()
-_enabled = False
+_enabled_with: Optional[settings.Settings] = None  # None: off
 _in_place: Dict[Tuple[str, str], apply.Replacement] = {}  # (patch id, target), in the order of applying
 
 
 def enable_from_active_settings() -> None:
-    """Apply what can be applied now and wait for the modules of the rest. Takes over new settings.
+    """Apply what can be applied now and wait for the modules of the rest.
 
-    Raises StrictError where ``strict`` is on and a patch cannot be applied.
+    May be called again: with other settings everything is taken out and put in anew, with the same ones
+    only patches are added that were declared since. Raises StrictError where ``strict`` is on and a
+    patch cannot be applied; nothing is applied then.
     """
-    global _enabled
-    with _lock:
-        if _enabled:
+    global _enabled_with
+    loaded = settings.active()
+    settings.activate(loaded)
+    patches = catalogue.load()
+    with ledger.lock:
+        if _enabled_with not in (None, loaded.settings):
             disable()
-        loaded = settings.active()
-        settings.activate(loaded)
-        patches = catalogue.load()
-        _report_problems(list(loaded.problems) + catalogue.unknown_skips(loaded.settings.skip))
-        _enabled = True
+        _enabled_with = loaded.settings
         for patch in patches:
-            _enter(patch)
+            _enter(patch, loaded.settings.skip)
+    for problem in [*loaded.problems, *catalogue.unknown_skips(loaded.settings.skip)]:
+        console.warn_once(problem)
+    try:
         for name in _module_names(patches):
             hooks.when_imported(name, _module_ready)
+    except ledger.StrictError:
+        disable()
+        raise
 
 
 def disable() -> None:
     """Take all replacements out again, last first, and forget the ledger."""
-    global _enabled
-    with _lock:
-        _enabled = False
+    global _enabled_with
+    with ledger.lock:
+        _enabled_with = None
         while _in_place:
             _, replacement = _in_place.popitem()
             replacement.remove()
@@ -50,13 +53,22 @@ def disable() -> None:
 
 def is_enabled() -> bool:
     """Whether the engine is on in this process."""
-    return _enabled
+    return _enabled_with is not None
 
 
 def replacements(patch_id: str) -> List[apply.Replacement]:
     """What is in place of a patch."""
-    with _lock:
+    with ledger.lock:
         return [replacement for (name, _), replacement in _in_place.items() if name == patch_id]
+
+
+def look_for_losses() -> None:
+    """Say in the ledger where a target no longer leads to our function, before it is shown to anybody."""
+    with ledger.lock:
+        for (patch_id, target), replacement in _in_place.items():
+            if not replacement.is_reached():
+                reason = "%s has been replaced since, by a reload or by other code" % replacement.place
+                ledger.record(patch_id, target, reason=reason)
 
 
 def _module_names(patches: List[Patch]) -> List[str]:
@@ -64,85 +76,106 @@ def _module_names(patches: List[Patch]) -> List[str]:
     return list(dict.fromkeys(names))
 
 
-def _enter(patch: Patch) -> None:
+def _enter(patch: Patch, skip: Tuple[str, ...]) -> None:
     """The rows of a patch before anything is known: waiting, or skipped by the settings."""
-    skipped = catalogue.is_skipped(patch.id, settings.current().skip)
+    skipped = catalogue.is_skipped(patch.id, skip)
     for target in dict.fromkeys(str(variant.target) for variant in patch.variants):
-        ledger.record(
-            patch.id,
-            target,
-            package=patch.package,
-            state=ledger.SKIPPED if skipped else ledger.WAITING,
-            reason="the setting skip names it" if skipped else "%s is not imported yet" % patch.package,
-        )
+        if not ledger.has(patch.id, target):
+            ledger.record(
+                patch.id,
+                target,
+                package=patch.package,
+                state=ledger.SKIPPED if skipped else ledger.WAITING,
+                reason="the setting skip names it" if skipped else "%s is not imported yet" % patch.package,
+            )
 
 
 def _module_ready(name: str) -> None:
     """The hook: apply whatever has its target in module ``name``."""
-    with _lock:
-        if not _enabled:
-            return
-        for patch in catalogue.load():
-            targets = {str(v.target): v.target for v in patch.variants if name in v.target.modules}
-            for key in targets:
-                if (patch.id, key) not in _in_place:
-                    _apply(patch, key, name)
-
-
-def _apply(patch: Patch, target: str, module_name: str) -> None:
-    """Apply one patch at one target; every outcome goes to the ledger."""
-    if catalogue.is_skipped(patch.id, settings.current().skip):
+    if sys.modules.get(name) is None:
         return
-    version = versions.imported_version(patch.package)
-    facts = {"version": version or "unknown", "shown_target": _shown(target, module_name)}
-    try:
-        variant = _variant(patch, target, version)
-        reason = patch.condition() if patch.condition is not None else None
-        if variant is None:
-            ledger.record(patch.id, target, state=ledger.SKIPPED, verdict=versions.ABSENT,
-                          reason="there is no variant for %s %s" % (patch.package, version), **facts)  # fmt: skip
-            return
-        if reason:
-            ledger.record(patch.id, target, state=ledger.SKIPPED, reason=reason, **facts)
-            return
-        owner, name, original = apply.find(sys.modules[module_name], variant.target.attribute)
-        verdict, reason = versions.verdict(patch, variant, version, original)
-        if verdict in (versions.CHANGED, versions.FIXED):
-            ledger.record(patch.id, target, state=ledger.SKIPPED, verdict=verdict, reason=reason, **facts)
-            return
-        function = apply.dress(variant.build(original), original, patch.id)
-        replacement = apply.Replacement(original, function, owner, name)
-        replacement.install()
-        _in_place[(patch.id, target)] = replacement
-        ledger.record(patch.id, target, state=ledger.APPLIED, verdict=verdict, reason=reason,
-                      holders=replacement.holders, **facts)  # fmt: skip
-    except apply.Absent as error:
-        ledger.record(patch.id, target, state=ledger.SKIPPED, verdict=versions.ABSENT, reason=str(error), **facts)
-    except Exception as error:  # never the user's import
-        text = traceback.format_exc()
-        ledger.record(patch.id, target, state=ledger.FAILED, reason=repr(error), traceback=text, **facts)
-        if settings.current().strict:
-            raise ledger.StrictError("%s cannot be applied to %s: %r" % (patch.id, target, error)) from error
-        console.warn(
-            "%s is not applied, %s stays as upstream wrote it: %r" % (patch.id, facts["shown_target"], error)
+    for patch in catalogue.load():
+        for target in dict.fromkeys(str(v.target) for v in patch.variants if name in v.target.modules):
+            if _is_wanted(patch, target):
+                _apply(patch, target, "%s:%s" % (name, target.partition(":")[2]))
+
+
+def _is_wanted(patch: Patch, target: str) -> bool:
+    with ledger.lock:
+        enabled_with = _enabled_with
+        return (
+            enabled_with is not None
+            and not catalogue.is_skipped(patch.id, enabled_with.skip)
+            and (patch.id, target) not in _in_place
         )
 
 
-def _variant(patch: Patch, target: str, version: Optional[str]) -> Optional[Variant]:
-    fitting = [v for v in versions.variants_for(patch, version) if str(v.target) == target]
-    return fitting[0] if fitting else None
+def _apply(patch: Patch, target: str, place: str) -> None:
+    """Apply one patch at one target; every outcome goes to the ledger."""
+    outcome: Dict[str, Any] = {"shown_target": place, "traceback": ""}
+    replacement, failure = None, None
+    try:
+        version = versions.imported_version(patch.package)
+        package = sys.modules.get(patch.package)
+        if version is None and _finder.is_being_imported(package):
+            # Some packages learn their version in the last line of their __init__.
+            _finder.when_finished(_finder.spec_of(package), lambda: _module_ready(place.partition(":")[0]))
+            return
+        outcome["version"] = version or "unknown"
+        outcome["verdict"], outcome["reason"], replacement = _prepare(patch, target, place, version)
+        outcome["state"] = ledger.APPLIED if replacement is not None else ledger.SKIPPED
+        if not _settle(patch, target, replacement, outcome):
+            _apply(patch, target, place)
+            return
+    except Exception as error:  # never the user's import
+        failure = error
+        summary, text = ledger.describe(error)
+        outcome.update(state=ledger.FAILED, verdict="", reason=summary, traceback=text)
+        _settle(patch, target, None, outcome)
+        console.warn_once("%s is not applied, %s stays as upstream wrote it: %s" % (patch.id, place, summary))
+    if settings.current().strict and (failure is not None or outcome["verdict"] == versions.CHANGED):
+        message = "%s cannot be applied to %s: %s" % (patch.id, place, outcome["reason"])
+        raise ledger.StrictError(message) from failure
 
 
-def _shown(target: str, module_name: str) -> str:
-    return "%s:%s" % (module_name, target.partition(":")[2])
+def _prepare(
+    patch: Patch, target: str, place: str, version: Optional[str]
+) -> Tuple[str, str, Optional[apply.Replacement]]:
+    """Verdict, reason, and what to put in; None to leave upstream alone. Raises whatever the patch raises."""
+    fitting: List[Variant] = [v for v in versions.variants_for(patch, version) if str(v.target) == target]
+    if not fitting:
+        return versions.ABSENT, "there is no variant for %s %s" % (patch.package, version), None
+    obstacle = patch.condition() if patch.condition is not None else None
+    if obstacle:
+        return "", obstacle, None
+    module_name, _, attribute = place.partition(":")
+    try:
+        owner, name, original = apply.find(sys.modules[module_name], attribute)
+    except apply.Absent as error:
+        return versions.ABSENT, str(error), None
+    verdict, reason = versions.verdict(patch, fitting[0], version, original)
+    if verdict in (versions.CHANGED, versions.FIXED):
+        return verdict, reason, None
+    function = apply.dress(fitting[0].build(original), original, patch.id)
+    return verdict, reason, apply.Replacement(original, function, owner, name, place)
 
 
-def _report_problems(problems: List[str]) -> None:
-    """Say once per job, not once per process, what is wrong with the settings."""
-    mark = settings.PREFIX + "WARNED"
-    text = "\n".join(problems)
-    if not problems or os.environ.get(mark) == text or os.environ.get("RANK", "0") not in ("", "0", "-1"):
-        return
-    os.environ[mark] = text
-    for problem in problems:
-        console.warn(problem)
+def _settle(
+    patch: Patch, target: str, replacement: Optional[apply.Replacement], outcome: Dict[str, Any]
+) -> bool:
+    """Put the replacement in and write the row, unless that is no longer wanted.
+
+    False, with nothing done, if another thread has patched the same target since ``outcome`` was found.
+    """
+    with ledger.lock:
+        if not _is_wanted(patch, target):
+            return True
+        if replacement is not None:
+            module_name, _, attribute = replacement.place.partition(":")
+            if apply.find(sys.modules[module_name], attribute)[2] is not replacement.original:
+                return False
+            replacement.install()
+            _in_place[(patch.id, target)] = replacement
+            outcome["holders"] = replacement.holders
+        ledger.record(patch.id, target, **outcome)
+        return True

@@ -18,23 +18,30 @@ def when_imported(name: str, callback: Callable[[str], None]) -> None:
     ``callback`` must be the same function for every name and must bear being called again, since a
     hook outlives ``disable()``. It must not raise: it runs inside the user's import.
     """
-    module = sys.modules.get(name)
-    if module is None:
-        _register(name, callback)
-    elif not _finder.is_being_imported(module):
-        callback(name)
-    elif not _finder.when_finished(module.__spec__, lambda: _after_import(name, callback)):
-        callback(name)  # a foreign spec that cannot be watched: as much as there is by now
-
-
-def _register(name: str, callback: Callable[[str], None]) -> None:
-    if name not in _registered:
+    if sys.modules.get(name) is not None:
+        _when_complete(name, callback)
+    elif name not in _registered:
         _registered.add(name)
-        wrapt.register_post_import_hook(lambda module: callback(name), name)
+        wrapt.register_post_import_hook(lambda module: _when_complete(name, callback), name)
+
+
+def _when_complete(name: str, callback: Callable[[str], None]) -> None:
+    # A hook of wrapt runs before the import is over: when the module's code has run, or at once for a
+    # module that is half imported, and in releases before 1.15 under wrapt's lock. So wrapt says that
+    # there is a module, and its spec says when it is complete.
+    spec = _finder.spec_of(sys.modules.get(name))
+    running = bool(getattr(spec, "_initializing", False))
+    if not (running and _finder.when_finished(spec, lambda: _after_import(name, callback))):
+        callback(name)  # complete; or its spec is a foreign one that cannot be watched: as much as there is
 
 
 def _after_import(name: str, callback: Callable[[str], None]) -> None:
-    if name in sys.modules:
+    if sys.modules.get(name) is not None:
         callback(name)
-    else:  # that import failed; the next attempt starts from the beginning
-        _register(name, callback)
+        return
+    # That import failed although the module's code had run. wrapt has forgotten the hook.
+    _registered.discard(name)
+    try:
+        when_imported(name, callback)
+    except KeyError:  # wrapt before 1.15 takes no second hook for a module that is not there
+        _finder.trace("%s failed to import; it will not be patched" % name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
 import traceback
@@ -42,7 +43,13 @@ class StrictError(RuntimeError):
     strict = True  # the finder, which must not import this module, looks for the attribute
 
 
-_lock = threading.RLock()
+# The engine's only lock. It is held for moments and never while code of others runs: a hook takes it
+# inside an import, where waiting for a thread that itself waits for that import would never end.
+lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    # Or a child that is forked in such a moment, a loader's worker say, would wait for a lost thread.
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
 _rows: Dict[Tuple[str, str], Row] = {}
 _revision = 0
 
@@ -50,7 +57,7 @@ _revision = 0
 def record(patch_id: str, target: str, **changes: Any) -> Row:
     """Create or change the row of a patch at a target."""
     global _revision
-    with _lock:
+    with lock:
         row = _rows.get((patch_id, target))
         if row is None:
             row = _rows[(patch_id, target)] = Row(patch_id, changes.pop("package", ""), target)
@@ -66,7 +73,7 @@ def record(patch_id: str, target: str, **changes: Any) -> Row:
 
 def rows() -> List[Row]:
     """Copies of all rows, in the order of the catalogue."""
-    with _lock:
+    with lock:
         return [dataclasses.replace(row) for row in _rows.values()]
 
 
@@ -75,17 +82,23 @@ def revision() -> int:
     return _revision
 
 
+def has(patch_id: str, target: str) -> bool:
+    """Whether there is a row for the patch at the target as it was declared."""
+    with lock:
+        return (patch_id, target) in _rows
+
+
 def clear() -> None:
     """Forget all rows."""
     global _revision
-    with _lock:
+    with lock:
         _rows.clear()
         _revision += 1
 
 
 def is_applied(patch_id: str) -> bool:
     """Whether the patch has replaced at least one target in this process."""
-    with _lock:
+    with lock:
         return any(row.id == patch_id and row.state == APPLIED for row in _rows.values())
 
 
@@ -107,21 +120,27 @@ def attempt(patch_id: str, function: Callable[[], Result], default: Result) -> R
 def note_failure(patch_id: str, error: BaseException) -> None:
     """Write a failure at call time into the rows of the patch; the first one also goes to the log."""
     global _revision
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    summary, text = describe(error)
     first = False
-    with _lock:
+    with lock:
         for row in _rows.values():
-            if row.id == patch_id:
+            if row.id == patch_id and row.state == APPLIED:
                 first = first or not row.call_failures
                 row.call_failures += 1
-                row.reason = "failed when called, upstream's code ran instead: %r" % (error,)
+                row.reason = "failed when called, upstream's code ran instead: %s" % summary
                 row.traceback = text
         _revision += 1
     if first:
-        console.warn(
-            "%s failed when called and left the work to upstream: %r "
-            "(the traceback is in ddp_patches.status())" % (patch_id, error)
+        console.warn_once(
+            "%s failed when called and left the work to upstream: %s "
+            "(the traceback is in ddp_patches.status())" % (patch_id, summary)
         )
+
+
+def describe(error: BaseException) -> Tuple[str, str]:
+    """An exception as one line and with its traceback; never raises, whatever its ``__str__`` does."""
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return " ".join(traceback.format_exception_only(type(error), error)[-1].split()), "".join(lines)
 
 
 def find(patch_id: str) -> Optional[Row]:

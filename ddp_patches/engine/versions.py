@@ -47,19 +47,20 @@ def verdict(patch: Patch, variant: Variant, version: Optional[str], original: An
     problem = shape_problem(original) or signature_problem(original, variant.parameters)
     if problem:
         return CHANGED, problem
-    if version in patch.tested:
+    if version is not None and version.partition("+")[0] in patch.tested:
         return TESTED, "run by our tests on %s %s" % (patch.package, version)
-    return COMPATIBLE, "not run by our tests on %s %s; the signature fits" % (patch.package, version)
+    shown = version or "of unknown version"
+    return COMPATIBLE, "not run by our tests on %s %s; the signature fits" % (patch.package, shown)
 
 
 def shape_problem(original: Any) -> Optional[str]:
     """Why ``original`` is no plain function, or None."""
     if inspect.isclass(original):
-        return "upstream made it a class"
+        return "it is no function but a class"
     if inspect.iscoroutinefunction(original) or inspect.isasyncgenfunction(original):
-        return "upstream made it a coroutine"
+        return "it is a coroutine by now"
     if not inspect.isfunction(original):
-        return "upstream made it a %s" % type(original).__name__
+        return "it is no plain function but a %s" % type(original).__name__
     return None
 
 
@@ -77,7 +78,7 @@ def signature_problem(original: Any, parameters: Tuple[str, ...]) -> Optional[st
         name for name, p in live.items()
         if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]  # fmt: skip
-    added = [name for name in required if name not in parameters and name not in ("self", "cls")]
+    added = [name for name in required if name not in parameters and name != "self"]
     if added:
         return "its signature %s requires %s" % (inspect.signature(original), ", ".join(added))
     return None
