@@ -141,13 +141,15 @@ def _number_of(rank: Mapping[str, Any]) -> int:
     return number if isinstance(number, int) else -1
 
 
-def _with_text(name: str, row: Mapping[str, Any]) -> Dict[str, Any]:
+def _with_text(name: str, row: Any) -> Dict[str, Any]:
+    if not isinstance(row, dict):
+        row = {"value": row}
     value = row.get("value")
     try:
         text = settings.format_value(name, tuple(value) if isinstance(value, list) else value)
     except (TypeError, ValueError):  # written by another version of ours
         text = str(value)
-    return {**row, "text": text}
+    return {"value": value, "source": row.get("source", "default"), "text": text}
 
 
 def merge(ranks: Sequence[Mapping[str, Any]]) -> List[PatchRow]:
@@ -155,7 +157,8 @@ def merge(ranks: Sequence[Mapping[str, Any]]) -> List[PatchRow]:
     rows: Dict[Tuple[str, str], Dict[str, Mapping[str, Any]]] = {}
     for rank in ranks:
         for row in rank.get("patches", ()):
-            rows.setdefault((row["id"], row["target"]), {})[str(rank.get("rank"))] = row
+            key = (str(row.get("id")), str(row.get("target")))
+            rows.setdefault(key, {})[str(rank.get("rank"))] = row
     merged = []
     for by_rank in rows.values():
         worst = min(by_rank.values(), key=lambda row: _severity(row.get("state", "")))

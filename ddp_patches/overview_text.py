@@ -9,6 +9,7 @@ from . import __version__
 from .engine import ledger, versions
 from .inspection.installed import FRAMEWORKS
 from .overview import PatchRow, by_patch, is_meant
+from .runtime import records
 from .settings import format_duration
 from .tables import heading, one_line, paragraph, table
 
@@ -44,7 +45,7 @@ def section(title: str, body: str, colours: bool = False) -> str:
 def headline(status: Status) -> str:
     """One paragraph that says whether all is well."""
     if status.run:
-        return paragraph(of_run(status), indent=0)
+        return paragraph("Run %s, %s" % (status.run.get("run", "?"), of_run(status)), indent=0)
     if status.packages or not status.ranks:
         return paragraph(_of_installation(status), indent=0)
     rank = status.ranks[0]
@@ -65,8 +66,7 @@ def of_run(status: Status) -> str:
     shape = "%s for %d of %d %s on %d %s" % (
         with_it, len(found), size, _plural("rank", size), hosts, _plural("host", hosts)
     )  # fmt: skip
-    return "Run %s, started %s%s: %s; %s" % (
-        run.get("run", "?"),
+    return "started %s%s: %s; %s" % (
         run.get("started", "?"),
         " by %s" % run["launcher"] if run.get("launcher") else "",
         shape,
@@ -182,35 +182,39 @@ def ranks(found: Sequence[Mapping[str, Any]], world_size: int, colours: bool = F
     """Who took part; of many ranks only the first, and those in which something differs."""
     rows = []
     for rank in found:
-        states = [row.get("state") for row in rank.get("patches", ())]
-        rows.append(
-            [
-                rank.get("rank"), _or_dash(rank.get("local_rank")), rank.get("host", ""), rank.get("pid", ""),
-                rank.get("device") or "-", _versions_of(rank), counts(states),
-            ]
-        )  # fmt: skip
+        states = by_patch([PatchRow.of(row) for row in rank.get("patches", ())]).values()
+        place = [_or_dash(rank.get(name)) for name in ("rank", "local_rank", "host", "pid")]
+        rows.append([*place, rank.get("device") or "-", counts(states)])
     left_out = 0
     if len(rows) > _MOST_RANKS:
-        usual = rows[0][5:]
-        kept = [row for number, row in enumerate(rows) if number == 0 or row[5:] != usual][:_MOST_RANKS]
+        usual = rows[0][-1]
+        kept = [row for number, row in enumerate(rows) if number == 0 or row[-1] != usual][:_MOST_RANKS]
         left_out, rows = len(rows) - len(kept), kept
-    lines = [table(rows, ["rank", "local", "host", "pid", "device", "versions", "patches"], colours=colours)]
+    lines = [table(rows, ["rank", "local", "host", "pid", "device", "patches"], colours=colours)]
     if left_out:
         lines.append(paragraph("%d more ranks; all of them: --json" % left_out))
+    lines += [paragraph(line) for line in _with_versions(found)]
     known = {rank.get("rank") for rank in found}
-    missing = [str(number) for number in range(world_size) if number not in known]
+    missing = [number for number in range(world_size) if number not in known]
     if missing:
-        lines.append(
-            paragraph("no record of rank %s: it has no ddp_patches, or never joined" % ", ".join(missing))
-        )
+        who = records.ranks_phrase(missing)
+        lines.append(paragraph("no record of %s: without ddp_patches, or it never joined" % who))
     return "\n".join(lines)
 
 
-def _versions_of(rank: Mapping[str, Any]) -> str:
-    named = dict(rank.get("packages") or rank.get("package_versions") or {})
-    if rank.get("torch"):
-        named.setdefault("torch", rank["torch"])
-    return ", ".join("%s %s" % pair for pair in sorted(named.items())) or "-"
+def _with_versions(found: Sequence[Mapping[str, Any]]) -> List[str]:
+    """What is installed: one line where all ranks have the same, else one for each set of versions."""
+    groups: Dict[str, List[int]] = {}
+    for rank in found:
+        named = dict(rank.get("packages") or {})
+        for name in ("python", "ddp_patches"):
+            if rank.get(name):
+                named[name] = rank[name]
+        text = ", ".join("%s %s" % pair for pair in sorted(named.items()))
+        groups.setdefault(text or "versions unknown", []).append(_number(rank.get("rank")))
+    if len(groups) == 1:
+        return ["all with " + text for text in groups]
+    return ["%s with %s" % (records.ranks_phrase(ranks), text) for text, ranks in groups.items()]
 
 
 def settings(found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -251,8 +251,7 @@ def _text(rows: Sequence[Mapping[str, Any]], good: bool, launched: bool, problem
     header = ["process", "state", *(["host"] if launched else []), "pid", "note"]
     wanted = [row for row in rows if row["expected"] and not row["skipped"]]
     count = sum(row["armed"] for row in wanted)
-    lines = ["%d of %d are armed." % (count, len(wanted)) if good else
-             "Only %d of %d are armed." % (count, len(wanted)) if count else "None is armed."]  # fmt: skip
+    lines = ["%s%d of %d processes armed." % ("" if good else "Only ", count, len(wanted))]
     if problem:
         lines.append(one_line(problem[0].upper() + problem[1:] + "."))
     lines.append(table(cells, header, colours=colours_wanted()))

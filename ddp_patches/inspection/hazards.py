@@ -12,8 +12,7 @@ import sys
 import tempfile
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from packaging.version import InvalidVersion, Version
-
+from ..engine import versions
 from ..runtime import run_folder
 from ..settings import SWITCH, Loaded, SettingError, is_off
 from . import installed
@@ -25,7 +24,7 @@ MIB, GIB = 1 << 20, 1 << 30
 _ENOUGH_SHARED_MEMORY = GIB
 # A ledger is some kilobytes, but what torch and the frameworks write beside it is not.
 _ENOUGH_DISK = 100 * MIB
-_PICKLES_ITS_TRAINER = Version("8.4.140")  # the release of Ultralytics that began to need cloudpickle
+_PICKLES_ITS_TRAINER = ">=8.4.140"  # releases of Ultralytics that need cloudpickle for several GPUs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +89,7 @@ def little_shared_memory(size: Optional[int], free: Optional[int]) -> Optional[H
 
 def missing_cloudpickle(ultralytics: str, has_cloudpickle: bool) -> Optional[Hazard]:
     """New Ultralytics releases install it in the middle of the first multi-GPU launch."""
-    try:
-        needs = bool(ultralytics) and Version(ultralytics) >= _PICKLES_ITS_TRAINER
-    except InvalidVersion:
-        needs = True  # a checkout: taken for newer than all known ones
-    if not needs or has_cloudpickle:
+    if not ultralytics or not versions.within(ultralytics, _PICKLES_ITS_TRAINER) or has_cloudpickle:
         return None
     message = "cloudpickle is missing: Ultralytics %s runs pip at its first multi-GPU launch" % ultralytics
     return Hazard("cloudpickle", message + ", which ends the job on a node without network",
