@@ -94,7 +94,7 @@ def test_shell_under_nounset_and_errexit():
     assert evaluate("sh", 'set -eu; eval "$TEXT"', environ)["armed"]
 
 
-@pytest.mark.parametrize("python_path", [None, "/a b:/c"])
+@pytest.mark.parametrize("python_path", [None, "/a b:/c:"])
 def test_off_restores_the_shell(parent, python_path):
     variables = {"DDP_PATCHES_RUN_DIR": "none"}
     if python_path is not None:

@@ -44,18 +44,15 @@ def show(arguments, **keywords):
 
 
 @pytest.mark.parametrize(
-    "argv",
+    "separator, argv",
     [
-        [],
-        ["a", "", " ", "b c"],
-        ["--timeout", "9h", "--help"],
-        ["--", "--", "-x"],
-        ["@file", "-", "--version", "*", "$HOME", "'", '"', "\\"],
-        ["späte", "数据", "\udcff"],
+        ([], []),
+        (["--"], ["a", "", " ", "b c", "--", "-x", "--timeout", "9h", "--help"]),
+        (["--"], ["--", "--", "@file", "-", "--version", "*", "$HOME", "'", '"', "\\"]),
+        ([], ["--", "späte", "数据", "\udcff", "--", "--help"]),
     ],
 )
-@pytest.mark.parametrize("separator", [[], ["--"]])
-def test_arguments_arrive_as_they_are(argv, separator):
+def test_arguments_arrive_as_they_are(separator, argv):
     """\\udcff is how Python shows a byte that is no UTF-8."""
     seen, errors = show([*separator, sys.executable, "-c", SHOW, *argv])
     assert seen["argv"] == argv
@@ -79,7 +76,7 @@ def test_death_by_a_signal():
     assert start([sys.executable, "-c", code]).code == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_signals_reach_the_command_itself(number):
     """Slurm and torchrun signal the process that they started: that must be the command itself."""
     code = (
@@ -287,7 +284,7 @@ def test_our_own_python_is_recognised_by_its_files_alone():
     assert found in (None, installations.own())
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.8", "3.12"])
 def test_what_the_files_say_is_what_the_interpreter_says(version):
     python = interpreters.find(version)
     if python is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import shutil
@@ -81,6 +82,7 @@ def site_packages(folder: pathlib.Path) -> pathlib.Path:
     return folder / "lib" / f"python{major}.{minor}" / "site-packages"
 
 
+@functools.lru_cache(maxsize=None)
 def find(version: str) -> str | None:
     """An interpreter of ``version`` ("2.7"), on PATH or among pyenv's; None where there is none."""
     root = pathlib.Path(os.environ.get("PYENV_ROOT") or pathlib.Path.home() / ".pyenv")
