@@ -60,7 +60,7 @@ def shape_problem(original: Any) -> Optional[str]:
     if inspect.iscoroutinefunction(original) or inspect.isasyncgenfunction(original):
         return "it is a coroutine by now"
     if not inspect.isfunction(original):
-        return "it is no plain function but a %s" % type(original).__name__
+        return "it is no plain function but of type %s" % type(original).__name__
     return None
 
 

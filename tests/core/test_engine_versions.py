@@ -1,0 +1,196 @@
+"""Which variant belongs to a version, and the verdict on a target: always an answer, never an exception."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+
+import pytest
+
+from ddp_patches.engine import versions
+from ddp_patches.engine.patch import Patch, Target, Variant
+
+ODD_VERSIONS = [
+    "8.5.0.dev1",
+    "2.15.0a0+git3f2a1c",
+    "2.7.1+cu118",
+    "8.0.0-our-fork",
+    "v8",
+    "unknown",
+    "",
+    "2024.11.30.post1",
+    None,
+]
+
+
+@pytest.mark.parametrize("version", ODD_VERSIONS)
+@pytest.mark.parametrize("specifier", ["", ">=8.0,<8.4.100", "==2.7.1", "<1"])
+def test_every_version_has_an_answer(version, specifier):
+    assert versions.within(version, specifier) in (True, False)
+
+
+@pytest.mark.parametrize(
+    "version, specifier, inside",
+    [
+        ("2.7.1+cu118", "==2.7.1", True),
+        ("2.7.1+cu118", "<=2.7.1", True),
+        ("2.15.0a0+git3f2a1c", ">=2.15", True),  # a pre-release has the code of its release
+        ("8.5.0.dev1", "<8.5", False),
+        ("8.4.100rc1", ">=8.4.100", True),
+        ("8.4.99", ">=8.4.100", False),
+        ("8.0.0-our-fork", ">=8.4", True),  # cannot be read: newer than all known ones
+        (None, "<8.4", False),
+        ("0.9", "", True),
+    ],
+)
+def test_ranges(version, specifier, inside):
+    assert versions.within(version, specifier) is inside
+
+
+def of_package(version):
+    module = types.ModuleType("framework")
+    if version is not None:
+        module.__version__ = version
+    return module
+
+
+@pytest.mark.parametrize("version, read", [("1.2", "1.2"), ((1, 2), "(1, 2)"), (None, None)])
+def test_the_version_is_the_imported_modules(monkeypatch, version, read):
+    """Not a distribution's: forks have other names, and several may be installed."""
+    monkeypatch.setitem(sys.modules, "framework", of_package(version))
+    assert versions.imported_version("framework") == read
+
+
+def test_a_package_that_is_not_imported_has_no_version():
+    assert versions.imported_version("not_imported_at_all") is None
+
+
+def work(amount, unit="h"):
+    """Upstream's."""
+
+
+def judged(original=work, parameters=("amount",), version="1.2.0", tested=(), fixed_in=""):
+    patch = Patch("framework.work", "framework", "", "", "", "", "", tested, fixed_in)
+    variant = Variant(Target.parse("framework:work"), "", parameters, lambda original: original)
+    return versions.verdict(patch, variant, version, original)
+
+
+@pytest.mark.parametrize("version", ODD_VERSIONS)
+def test_every_version_has_a_verdict(version):
+    assert judged(version=version)[0] == versions.COMPATIBLE
+
+
+@pytest.mark.parametrize("version", ["1.2.0", "1.2.0+cu118"])
+def test_tested_is_the_release_and_not_its_build(version):
+    assert judged(version=version, tested=("1.1.0", "1.2.0"))[0] == versions.TESTED
+
+
+@pytest.mark.parametrize("version", ["1.2.0.dev1", "1.2.0rc1", "1.2.1", None])
+def test_other_versions_are_not_called_tested(version):
+    assert judged(version=version, tested=("1.2.0",))[0] == versions.COMPATIBLE
+
+
+def test_fixed_upstream():
+    verdict, reason = judged(version="1.3.0+cu118", fixed_in=">=1.3")
+    assert (verdict, reason) == (versions.FIXED, "upstream 1.3.0+cu118 no longer needs it (>=1.3)")
+    assert judged(version="1.2.0", fixed_in=">=1.3")[0] == versions.COMPATIBLE
+
+
+def renamed(quantity, unit="h"): ...
+
+
+def more(amount, unit, *, urgent): ...
+
+
+def anything(*args, **keywords): ...
+
+
+def optional_more(amount, unit="h", *, urgent=False): ...
+
+
+async def coroutine(amount): ...
+
+
+async def generator(amount):
+    yield amount
+
+
+class Class:
+    def __init__(self, amount): ...
+
+
+class Descriptors:
+    @staticmethod
+    def static(amount): ...
+
+    @classmethod
+    def by_class(cls, amount): ...
+
+    @property
+    def attribute(self): ...
+
+
+def decorated_without_wraps(function):
+    return lambda *args, **keywords: function(*args, **keywords)
+
+
+@pytest.mark.parametrize(
+    "original, verdict, reason",
+    [
+        (renamed, "changed", "its signature (quantity, unit='h') has no amount"),
+        (more, "changed", "its signature (amount, unit, *, urgent) requires unit, urgent"),
+        (Class, "changed", "it is no function but a class"),
+        (coroutine, "changed", "it is a coroutine by now"),
+        (generator, "changed", "it is a coroutine by now"),
+        (functools.partial(work), "changed", "it is no plain function but of type partial"),
+        (functools.lru_cache(work), "changed", "it is no plain function but of type _lru_cache_wrapper"),
+        (vars(Descriptors)["static"], "changed", "it is no plain function but of type staticmethod"),
+        (vars(Descriptors)["by_class"], "changed", "it is no plain function but of type classmethod"),
+        (vars(Descriptors)["attribute"], "changed", "it is no plain function but of type property"),
+        (len, "changed", "it is no plain function but of type builtin_function_or_method"),
+        (None, "changed", "it is no plain function but of type NoneType"),
+        (7, "changed", "it is no plain function but of type int"),
+        (optional_more, "compatible", None),
+        (anything, "compatible", None),
+        (decorated_without_wraps(work), "compatible", None),
+        (functools.wraps(work)(anything), "compatible", None),
+        (
+            functools.wraps(renamed)(lambda *args: None),
+            "changed",
+            "its signature (quantity, unit='h') has no amount",
+        ),
+    ],
+)
+def test_what_upstream_may_have_done_to_the_target(original, verdict, reason):
+    found = judged(original)
+    assert found[0] == verdict
+    assert reason is None or found[1] == reason
+
+
+def test_a_signature_that_cannot_be_read():
+    def strange(amount): ...
+
+    strange.__signature__ = "not a signature"
+    verdict, reason = judged(strange)
+    assert verdict == "changed" and reason.startswith("its signature cannot be read: ")
+
+
+def method(self, amount): ...
+
+
+def test_self_is_nobodys_parameter():
+    assert judged(method)[0] == "compatible"
+    assert judged(method, parameters=())[0] == "changed"
+
+
+@pytest.mark.parametrize("text", ["framework.work", "framework:", ":work", ""])
+def test_a_target_has_a_module_and_an_attribute(text):
+    with pytest.raises(ValueError, match="module:attribute"):
+        Target.parse(text)
+
+
+def test_a_targets_older_homes():
+    target = Target.parse("new.home|old.home:Class.method")
+    assert (target.modules, target.attribute) == (("new.home", "old.home"), "Class.method")
+    assert str(target) == "new.home|old.home:Class.method"
