@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any, Callable
 
 from ..engine.patch import patch
@@ -15,7 +16,7 @@ _DEVICE_BACKENDS = frozenset(["nccl", "rccl", "hccl", "xccl", "ccl", "cncl", "mc
 gloo = patch(
     "rehearse.gloo",
     package="torch",
-    summary="in a rehearsal: process groups, barriers and DistributedDataParallel work on the CPU, over gloo",
+    summary="in a rehearsal: process groups and DistributedDataParallel work on the CPU, over gloo",
     why="NCCL refuses to start without a GPU, and a module on the CPU has no device index",
     upstream="https://docs.pytorch.org/docs/stable/distributed.html#backends",
     since="0.1.0",
@@ -76,6 +77,22 @@ def barrier(original: Function) -> Function:
         # Some versions of torch refuse the argument for gloo, others put a tensor on the device it names.
         call = signature.bind(*args, **keywords)
         call.arguments.pop("device_ids", None)
+        return original(*call.args, **call.kwargs)
+
+    return replacement
+
+
+@gloo.replaces("torch.distributed.distributed_c10d:broadcast", parameters=("tensor", "src"))
+def broadcast(original: Function) -> Function:
+    signature = inspect.signature(original)
+
+    def replacement(*args: Any, **keywords: Any) -> Any:
+        # NCCL sends bools, gloo refuses them up to torch 2.0 at least ("Invalid scalar type"). Releases of
+        # Ultralytics send one, whether mixed precision works. The view has the tensor's own memory.
+        call = signature.bind(*args, **keywords)
+        torch = sys.modules["torch"]
+        if call.arguments["tensor"].dtype is torch.bool:
+            call.arguments["tensor"] = call.arguments["tensor"].view(torch.uint8)
         return original(*call.args, **call.kwargs)
 
     return replacement

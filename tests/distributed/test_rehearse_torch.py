@@ -28,12 +28,15 @@ RANK = """
     group = dist.new_group([0, 1], backend="nccl")
     total = torch.ones(1)
     dist.all_reduce(total, group=group)
+    flag = torch.tensor(dist.get_rank() == 0)
+    dist.broadcast(flag, src=0)
     dist.barrier(device_ids=[local_rank])
     print(json.dumps({
         "rank": dist.get_rank(),
         "backends": [dist.get_backend(), dist.get_backend(group)],
         "gradient": model.module.weight.grad.tolist(),
         "total": total.item(),
+        "flag": flag.item(),
         "current_device": torch.cuda.current_device(),
         "device_count": torch.cuda.device_count(),
         "available": torch.cuda.is_available(),
@@ -65,6 +68,7 @@ def test_ranks_written_for_nccl_run_over_gloo(processes, tmp_path, backend, opti
             "backends": ["gloo", "gloo"],
             "gradient": [[2.0, 2.0]],  # the mean of 4 samples of value 0 and of 4 of value 1
             "total": 2.0,
+            "flag": True,  # a bool, which gloo refuses on older versions of torch
             "current_device": rank,
             "device_count": 2,
             "available": False,
