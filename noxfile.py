@@ -78,7 +78,8 @@ DEMO_REQUIREMENTS = [
 ]
 DEMO_WITHOUT_DEPENDENCIES = ["ultralytics==" + RELEASES["NEWEST_ULTRALYTICS"], "ultralytics-thop"]
 
-nox.options.default_venv_backend = "uv|virtualenv"
+# Not virtualenv: its newest releases make no environment for Python 3.8.
+nox.options.default_venv_backend = "uv|venv"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
 # Live comes last: it is the longest, and what it says is what people want to read at the end.
 nox.options.sessions = ["lint", "core", "legacy", "live"]
@@ -178,4 +179,5 @@ def demo(session: nox.Session) -> None:
     """Train on two CPU ranks with a slow label scan: first without ddp_patches, then with it."""
     session.install(".", *DEMO_REQUIREMENTS)
     session.install("--no-deps", *DEMO_WITHOUT_DEPENDENCIES)
-    session.run("python", "tests/demo/run_demo.py", *session.posargs)
+    # After Ctrl-C it has to end two ranks and their launcher, and to remove its folder.
+    session.run("python", "tests/demo/run_demo.py", *session.posargs, interrupt_timeout=15, terminate_timeout=15)
