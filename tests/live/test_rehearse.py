@@ -1,4 +1,4 @@
-"""A multi-GPU training of Ultralytics as CPU processes, through its own relaunch: a real epoch with validation.
+"""A multi-GPU training of Ultralytics as CPU processes, through its own relaunch: a real, whole epoch.
 
 Guards "a multi-GPU command runs as CPU processes over gloo": the parent starts `torch.distributed.run`, and
 the workers make the process group themselves. mAP is 0 after one epoch: the flow is asserted, not the metric.
