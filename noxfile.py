@@ -180,4 +180,5 @@ def demo(session: nox.Session) -> None:
     session.install(".", *DEMO_REQUIREMENTS)
     session.install("--no-deps", *DEMO_WITHOUT_DEPENDENCIES)
     # After Ctrl-C it has to end two ranks and their launcher, and to remove its folder.
-    session.run("python", "tests/demo/run_demo.py", *session.posargs, interrupt_timeout=15, terminate_timeout=15)
+    command = ["python", "tests/demo/run_demo.py", *session.posargs]
+    session.run(*command, interrupt_timeout=15, terminate_timeout=15)
