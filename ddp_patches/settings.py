@@ -247,27 +247,31 @@ def load(environ: Mapping[str, str], **keywords: Any) -> Loaded:
                 values[name] = field.metadata["parse"](given)
             except SettingError as error:
                 used = format_value(name, values.get(name, field.default))
-                problems.append("%s=%r %s; %s is used instead." % (label, given, error, used))
+                problems.append("%s=%.80r %s; %s is used instead." % (label, given, error, used))
             else:
                 sources[name] = "keyword" if source == "environment" and name in inherited else source
-    problems += _unknown_variables(environ, [variable(name) for name in known])
+    problems += _unknown_variables(environ, list(known))
     settings = Settings(**values)
     if settings.strict and problems:
         raise SettingError(problems[0])
     return Loaded(settings, sources, tuple(problems))
 
 
-def _unknown_variables(environ: Mapping[str, str], names: List[str]) -> List[str]:
+def _unknown_variables(environ: Mapping[str, str], fields: List[str]) -> List[str]:
+    names = [variable(field) for field in fields]
     unknown = [
         name for name in environ
         if name.startswith(PREFIX) and name not in names and name not in INTERNAL_VARIABLES
     ]  # fmt: skip
-    return ["%s is not a setting%s" % (name, _nearest(name, names)) for name in sorted(unknown)]
+    hints = {name: _nearest(name[len(PREFIX) :].lower(), fields, variable) for name in unknown}
+    return ["%s is not a setting%s" % (name, hints[name]) for name in sorted(unknown)]
 
 
-def _nearest(name: str, names: List[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return "; did you mean %s?" % close[0] if close else "; there are " + ", ".join(sorted(names)) + "."
+def _nearest(name: str, fields: List[str], spell: Callable[[str], str] = str) -> str:
+    close = difflib.get_close_matches(name, fields, n=1)
+    if close:
+        return "; did you mean %s?" % spell(close[0])
+    return "; there are " + ", ".join(spell(field) for field in sorted(fields)) + "."
 
 
 def format_value(name: str, value: Any) -> str:
