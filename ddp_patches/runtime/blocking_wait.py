@@ -42,6 +42,8 @@ def decide(
         if other in now:
             changes[other] = None
         return changes
+    if setting == "auto" and any(now.get(name) == "0" for name in (_OLD_ASYNC, _NEW_ASYNC)):
+        return changes  # somebody has turned the other one off: this is the only limit that is left
     for name in (_OLD, _NEW):
         if now.get(name) not in (None, "0") and (setting == "0" or name not in at_start):
             changes[name] = None
@@ -77,15 +79,20 @@ def settle(environ: MutableMapping[str, str]) -> Dict[str, Optional[str]]:
     return changes
 
 
-_snapshot = dict(os.environ)
-
-
-def exported_at_start() -> Mapping[str, str]:
-    """The environment with which this process was started (where that is unknown: as we found it)."""
+def _environment_at_start() -> Mapping[str, str]:
     try:
         with open("/proc/self/environ", "rb") as file:
             raw = file.read()
     except OSError:
-        return _snapshot
+        return dict(os.environ)
     pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+# Read while torch is being imported: libraries that set the process's title write over that memory.
+_at_start = _environment_at_start()
+
+
+def exported_at_start() -> Mapping[str, str]:
+    """The environment with which this process was started (where that is unknown: as we found it)."""
+    return _at_start

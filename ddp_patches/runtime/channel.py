@@ -1,84 +1,30 @@
-"""This rank's own connection to the job's store, used by a thread of its own.
+"""The thread that talks to the job's store for this rank.
 
 A main thread that is blocked in a collective holds the lock of the group's own client, and a stopped
 store host blocks every client inside its call. So everything of ours goes through a second client
 that only this thread touches, and whoever wants something waits for the thread, with a bound, and may
-give it up. Values are read with ``add(counter, 0)`` or after a counter has announced them: a ``wait``
-that times out leaves the client out of step before torch 2.1.
+give it up.
 
 The thread must not be inside a store call when the interpreter ends (the process would abort), so
-``close()`` ends a blocked call by shutting its socket down.
+``close()`` ends a blocked call.
 """
 
 from __future__ import annotations
 
-import collections
-import datetime
 import os
 import socket
 import threading
 import time
-from typing import Any, Callable, Deque, List, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional
 
-_CONNECT_SECONDS = 5.0  # one attempt; attempts go on until close()
+from .client import Address, ChannelError, Client, StoreLost
+
+_KNOCK_SECONDS = 5.0  # one attempt to connect; attempts go on until close()
 _RETRY_SECONDS = 0.5
-_LONGEST_VALUE = 64 * 1024  # bytes of JSON that we are willing to send or to read
+_FORK_PATIENCE_SECONDS = 0.5
 
-Address = Tuple[str, int]
-Task = Callable[["Client"], Any]
-
-
-class ChannelError(RuntimeError):
-    """The store cannot be used: closed, gone, or it answered with an error."""
-
-
-class Client:
-    """A TCPStore client below a prefix. All calls block the calling thread; use them in the channel's."""
-
-    def __init__(self, address: Address, prefix: str) -> None:
-        from torch.distributed import TCPStore
-
-        before = _open_sockets()
-        self._store = TCPStore(
-            address[0], address[1], None, False,
-            timeout=datetime.timedelta(seconds=_CONNECT_SECONDS), wait_for_workers=False,
-        )  # fmt: skip
-        self._sockets = [fd for fd in _open_sockets() - before if _peer_port(fd) == address[1]]
-        self.prefix = prefix
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter and return it; 0 reads it."""
-        return int(self._store.add(self.prefix + key, amount))
-
-    def put(self, key: str, text: str) -> None:
-        """Set a value of at most 64 KiB."""
-        data = text.encode("utf-8", "replace")
-        if len(data) > _LONGEST_VALUE:
-            raise ChannelError("a value of %d bytes for %s is too long" % (len(data), key))
-        self._store.set(self.prefix + key, data)
-
-    def take(self, key: str) -> str:
-        """A value that is known to be there (a counter said so): else this blocks for some seconds."""
-        data: bytes = self._store.get(self.prefix + key)
-        return data[:_LONGEST_VALUE].decode("utf-8", "replace")
-
-    def first(self, key: str, text: str) -> str:
-        """Write ``text`` unless somebody has written already; the text that counts for all ranks."""
-        return bytes(self._store.compare_set(self.prefix + key, "", text)).decode("utf-8", "replace")
-
-    def shut(self) -> None:
-        """End a call that another thread is blocked in: its socket is shut down, the call raises."""
-        for fd in self._sockets:
-            try:
-                copy = socket.socket(fileno=os.dup(fd))
-            except OSError:
-                continue
-            try:
-                copy.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            finally:
-                copy.close()
+Task = Callable[[Client], Any]
+OVER = "over"  # what a task returns that need not be done again
 
 
 class Pending:
@@ -99,67 +45,89 @@ class Pending:
             raise self._error
         return self._value
 
-    def _finish(self, value: Any = None, error: Optional[BaseException] = None) -> None:
+    def finish(self, value: Any = None, error: Optional[BaseException] = None) -> None:
+        """For the thread: the task has been done."""
         self._value, self._error = value, error
         self._done.set()
 
 
+class _Poller:
+    """A task that is done again and again."""
+
+    def __init__(self, task: Task, prefix: Optional[str], seconds: float) -> None:
+        self.task, self.prefix, self.seconds = task, prefix, seconds
+        self.at = time.monotonic()
+
+
+class _Entry(NamedTuple):
+    """A task of the queue. ``prefix`` None: the channel's own, for which it waits if need be."""
+
+    task: Task
+    prefix: Optional[str]
+    pending: Pending
+    poller: Optional[_Poller] = None
+
+
 class Channel:
-    """The thread and its queue. ``prefix`` may be set later, before the first task that needs it."""
+    """The thread and its queue."""
 
     def __init__(self, address: Address, unanswered: Optional[Callable[[float], None]] = None) -> None:
         """``unanswered`` is called with the seconds so far, about twice a second, until the store answers."""
         self.address = address
-        self._unanswered = unanswered
-        self.prefix = ""
         self.broken: Optional[str] = None  # why nothing more is possible
+        self._prefix: Optional[str] = None
+        self._unanswered = unanswered
         self._pid = os.getpid()
-        self._queue: Deque[Tuple[Task, Pending]] = collections.deque()
-        self._pollers: List[List[Any]] = []  # [next time, interval, task]
+        self._queue: List[_Entry] = []
+        self._pollers: List[_Poller] = []
         self._wake = threading.Condition()
-        self._in_call = threading.Lock()  # held during a store call; taken around a fork
+        self._in_call = threading.Lock()  # held during a task; taken around a fork
         self._closed = False
         self._client: Optional[Client] = None
         self._thread = threading.Thread(target=self._run, name="ddp_patches channel", daemon=True)
-        self._thread.start()
         _alive.append(self)
+        self._thread.start()
 
-    @property
-    def connected(self) -> bool:
-        """Whether the store has answered."""
-        return self._client is not None
+    def begin(self, prefix: str) -> None:
+        """Keys of tasks that name no prefix begin with this one; only now they are done."""
+        with self._wake:
+            self._prefix = prefix
+            self._wake.notify()
 
-    def submit(self, task: Task) -> Pending:
+    def submit(self, task: Task, prefix: Optional[str] = None) -> Pending:
         """Have ``task(client)`` done by the thread, in order."""
         pending = Pending()
         with self._wake:
             if self._closed or self.broken or self._pid != os.getpid():
-                pending._finish(error=ChannelError(self.broken or "the channel is closed"))
+                pending.finish(error=ChannelError(self.broken or "the channel is closed"))
             else:
-                self._queue.append((task, pending))
+                self._queue.append(_Entry(task, prefix, pending))
                 self._wake.notify()
         return pending
 
-    def call(self, task: Task, seconds: float) -> Any:
+    def call(self, task: Task, seconds: float, prefix: Optional[str] = None) -> Any:
         """``submit`` and wait; raises ChannelError when there is no answer within ``seconds``."""
-        pending = self.submit(task)
+        pending = self.submit(task, prefix)
         if not pending.wait(seconds):
             raise ChannelError("no answer from the store at %s:%d in %gs" % (self.address + (seconds,)))
         return pending.result()
 
-    def every(self, seconds: float, task: Task) -> Callable[[], None]:
-        """Have ``task(client)`` done every ``seconds``, first now; returns what ends that."""
-        entry = [time.monotonic(), seconds, task]
+    def every(self, seconds: float, task: Task, prefix: Optional[str] = None) -> Callable[[], None]:
+        """Have ``task(client)`` done every ``seconds``, first now; returns what ends that.
+
+        The task may return the seconds until it is done next, or OVER.
+        """
+        poller = _Poller(task, prefix, seconds)
         with self._wake:
-            self._pollers.append(entry)
+            self._pollers.append(poller)
             self._wake.notify()
 
-        def end() -> None:
-            with self._wake:
-                if entry in self._pollers:
-                    self._pollers.remove(entry)
+        return lambda: self._drop(poller)
 
-        return end
+    def _drop(self, poller: _Poller) -> None:
+        with self._wake:
+            if poller in self._pollers:
+                self._pollers.remove(poller)
 
     def close(self, seconds: float) -> bool:
         """Stop and join the thread, at the latest after about ``seconds``; whether it has ended."""
@@ -171,8 +139,9 @@ class Channel:
         if self._pid != os.getpid() or self._thread is threading.current_thread():
             return True
         self._thread.join(min(1.0, seconds / 2))
-        if self._thread.is_alive() and self._client is not None:
-            self._client.shut()
+        client = self._client
+        if self._thread.is_alive() and client is not None:
+            client.shut()
         self._thread.join(seconds / 2)
         return not self._thread.is_alive()
 
@@ -182,13 +151,14 @@ class Channel:
                 while self._step():
                     pass
         except Exception as error:
-            self.broken = _first_line(error)
+            self.broken = str(error) or type(error).__name__
         finally:
             with self._wake:
                 self.broken = self.broken or "the channel is closed"
-                abandoned, self._queue = self._queue, collections.deque()
-            for _, pending in abandoned:
-                pending._finish(error=ChannelError(self.broken))
+                abandoned, self._queue = self._queue, []
+                del self._pollers[:]
+            for entry in abandoned:
+                entry.pending.finish(error=ChannelError(self.broken))
 
     def _connect(self) -> bool:
         began = time.monotonic()
@@ -196,95 +166,71 @@ class Channel:
             # Without torchrun the store appears with rank 0. Knocking first spares the log a
             # warning of torch's for each refused attempt.
             if _answers(self.address):
+                self._client = Client(self.address)  # known to close() before it blocks
                 try:
-                    client = Client(self.address, self.prefix)
-                except Exception:
-                    pass  # it went away again, or it is no store: knock on
-                else:
-                    self._client = client
+                    with self._in_call:
+                        self._client.connect()
                     return True
+                except Exception:  # it went away again, or it is no store: knock on
+                    self._client = None
             if self._unanswered is not None:
                 self._unanswered(time.monotonic() - began)
             with self._wake:
-                self._wake.wait(_RETRY_SECONDS)
+                if not self._closed:
+                    self._wake.wait(_RETRY_SECONDS)
         return False
 
     def _step(self) -> bool:
-        """One task, one due poller, or a pause; False when closed."""
-        task: Optional[Task] = None
-        pending: Optional[Pending] = None
+        """One task, one due poller, or a pause; False when closed. Raises StoreLost."""
         with self._wake:
             if self._closed:
                 return False
-            now = time.monotonic()
-            due = [entry for entry in self._pollers if entry[0] <= now]
-            if self._queue:
-                task, pending = self._queue.popleft()
-            elif due:
-                task = due[0][2]
-                due[0][0] = now + due[0][1]
-            else:
-                upcoming = min((entry[0] for entry in self._pollers), default=now + 60.0)
-                self._wake.wait(max(0.0, upcoming - now))
+            entry = self._next()
+            if entry is None:
                 return True
         client = self._client
-        assert task is not None and client is not None
-        client.prefix = self.prefix
+        assert client is not None
+        client.prefix = str(self._prefix if entry.prefix is None else entry.prefix)
         try:
             with self._in_call:
-                value = task(client)
-        except Exception as error:
-            if isinstance(error, RuntimeError) and not isinstance(error, ChannelError):
-                # torch's store errors are RuntimeErrors; the connection is in an unknown state then.
-                with self._wake:
-                    self.broken = _first_line(error)
-                error = ChannelError(self.broken)
-            if pending is not None:
-                pending._finish(error=error)
-            return self.broken is None
-        if pending is not None:
-            pending._finish(value)
+                value = entry.task(client)
+            if entry.poller is not None:
+                self._go_on(entry.poller, value)
+            entry.pending.finish(value)
+        except StoreLost as error:
+            entry.pending.finish(error=error)
+            raise
+        except Exception as error:  # the task's own affair
+            entry.pending.finish(error=error)
         return True
 
+    def _go_on(self, poller: _Poller, value: Any) -> None:
+        if value == OVER:
+            self._drop(poller)
+        elif isinstance(value, float):
+            poller.at = time.monotonic() + value
 
-def _first_line(error: BaseException) -> str:
-    return "%s: %s" % (type(error).__name__, (str(error).splitlines() or [""])[0])
+    def _next(self) -> Optional[_Entry]:
+        """What can be done now, else None after a pause. The lock is held."""
+        for index, entry in enumerate(self._queue):
+            if entry.prefix is not None or self._prefix is not None:
+                return self._queue.pop(index)
+        now = time.monotonic()
+        possible = [p for p in self._pollers if p.prefix is not None or self._prefix is not None]
+        due = [poller for poller in possible if poller.at <= now]
+        if due:
+            due[0].at = now + due[0].seconds
+            return _Entry(due[0].task, due[0].prefix, Pending(), due[0])
+        self._wake.wait(min((poller.at - now for poller in possible), default=None))
+        return None
 
 
 def _answers(address: Address) -> bool:
     try:
-        socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
+        socket.create_connection(address, timeout=_KNOCK_SECONDS).close()
     except OSError:
         return False
     return True
-
-
-def _open_sockets() -> set[int]:
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return set()
-    found = set()
-    for name in names:
-        try:
-            if os.readlink("/proc/self/fd/" + name).startswith("socket:"):
-                found.add(int(name))
-        except OSError:
-            continue
-    return found
-
-
-def _peer_port(fd: int) -> Optional[int]:
-    try:
-        copy = socket.socket(fileno=os.dup(fd))
-    except OSError:
-        return None
-    try:
-        return int(copy.getpeername()[1])
-    except OSError:
-        return None
-    finally:
-        copy.close()
 
 
 _alive: List[Channel] = []
@@ -295,8 +241,9 @@ _left_in_child: List[Client] = []  # never closed there: the connection is the p
 def _before_fork() -> None:
     # A lock that the thread holds inside the store's client would stay locked in the child. Wait a
     # little for the call to end; a store that does not answer must not keep the user from forking.
-    for channel in _alive:
-        if channel._in_call.acquire(timeout=0.5):
+    me = threading.current_thread()
+    for channel in list(_alive):
+        if channel._thread is not me and channel._in_call.acquire(timeout=_FORK_PATIENCE_SECONDS):
             _held.append(channel)
 
 
@@ -306,9 +253,10 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    _held.clear()
+    del _held[:]
     while _alive:
         channel = _alive.pop()
+        channel._wake = threading.Condition()  # the parent's thread may have held the old one
         channel._closed, channel.broken = True, "the channel belongs to the parent process"
         if channel._client is not None:
             _left_in_child.append(channel._client)

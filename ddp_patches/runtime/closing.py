@@ -75,6 +75,8 @@ def at_end(name: str, step: Step) -> Callable[[], None]:
 
 def _shutdown_and_close() -> None:
     assert _shutdown is not None
-    _shutdown()
-    if _closer is not None and _closer.pid == os.getpid():
-        _closer.finish()
+    try:
+        _shutdown()
+    finally:  # Ctrl-C while it waits for the user's threads
+        if _closer is not None and _closer.pid == os.getpid():
+            _closer.finish()

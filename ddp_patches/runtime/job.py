@@ -1,135 +1,81 @@
-"""The job as this rank sees it: from the meeting of the ranks to the end of its default group.
+"""The job as this rank sees it, for the life of its default group.
 
 A *generation* is one life of the default group. Rank 0 draws its name and publishes it inside the
-group's own store, so that the keys of two runs, or of two groups of one run, never meet.
+group's own store, so that the keys of two runs, or of two groups of one run, never meet. The others
+learn it in the background: with NCCL, ``init_process_group`` returns before the other ranks have come.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
+import threading
 import time
 import uuid
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from .. import console
-from . import identity, records
-from .channel import Address, Channel, ChannelError, Client
+from . import records
+from .channel import OVER, Channel, Task
+from .client import Address, ChannelError, Client
 
-_GENERATION_SECONDS = 2.0  # all ranks have just left the group's own start: rank 0 is milliseconds away
+# How long a rank looks for the generation and for the others' records before it acts without them.
+_GENERATION_SECONDS = 2.0
 _RECORDS_SECONDS = 2.0
-_MEETING_LINE_SECONDS = 60.0
-
-_counts: Dict[Address, itertools.count[int]] = {}  # meetings at one address, the same on every rank
-
-
-def address_of(init_method: Optional[str], store: Any, environ: Mapping[str, str]) -> Optional[Address]:
-    """Host and port of the TCPStore that a group is about to use, None where it uses another kind.
-
-    ``store`` is what the caller passed: since torch 1.13 (``underlying_store``) it can be asked.
-    """
-    for _ in range(8):  # PrefixStores may be nested
-        inner = getattr(store, "underlying_store", None)
-        if inner is None:
-            break
-        store = inner
-    if store is not None:
-        host, port = getattr(store, "host", None), getattr(store, "port", None)
-        return (host, int(port)) if host and port else None
-    method = init_method or "env://"
-    if method.startswith("tcp://"):
-        host, _, rest = method[len("tcp://"):].rpartition(":")  # fmt: skip
-        digits = rest.partition("?")[0].strip("/")
-        return (host.strip("[]"), int(digits)) if host and digits.isdigit() else None
-    if not method.startswith("env://"):
-        return None
-    host, digits = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
-    return (host, int(digits)) if host and digits.isdigit() else None
-
-
-class Meeting:
-    """The ranks are coming together: says once a minute who is missing."""
-
-    def __init__(self, address: Address, rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self.address = rank, world_size, address
-        self.number = next(_counts.setdefault(address, itertools.count()))
-        self._began = time.monotonic()
-        self._printed = 0.0
-        self.channel = Channel(address, self._store_is_silent)
-        self.channel.prefix = "ddp_patches/%s/join%d/" % (identity.run_id(os.environ), self.number)
-        self.channel.submit(lambda client: client.add("%d" % rank, 1))
-        self._end_lines = self.channel.every(_MEETING_LINE_SECONDS / 12, self._look)
-
-    def _due(self) -> bool:
-        elapsed = time.monotonic() - self._began
-        if elapsed < self._printed + _MEETING_LINE_SECONDS:
-            return False
-        self._printed = elapsed
-        return True
-
-    def _look(self, client: Client) -> None:
-        if not self._due():
-            return
-        here = [rank for rank in range(self.world_size) if client.add("%d" % rank, 0) > 0]
-        missing = [rank for rank in range(self.world_size) if rank not in here]
-        if missing and (not here or self.rank == min(here)):
-            console.say(
-                "init_process_group has waited %dm for %s of %d, which did not announce themselves: not "
-                "started yet, stuck before init_process_group, or running without ddp_patches. Store: %s:%d."
-                % (self._printed / 60, records.ranks_phrase(missing), self.world_size, *self.address)
-            )
-
-    def _store_is_silent(self, seconds: float) -> None:
-        if (identity.local_rank_of(os.environ) or 0) == 0 and self._due():
-            console.say(
-                "init_process_group has waited %dm; the store at %s:%d, which rank 0 or its launcher hosts, "
-                "does not answer: is rank 0 running, is the address right, is the port open?"
-                % (self._printed / 60, *self.address)
-            )
-
-    def give_up(self) -> None:
-        """The group was not made."""
-        self.channel.close(2.0)
-
-    def joined(self, store: Any) -> Optional[Job]:
-        """The group exists: agree on the generation. None if rank 0 names none within two seconds."""
-        self._end_lines()
-        generation = _generation(store, self.rank, self.number)
-        if generation is None:
-            self.channel.close(2.0)
-            return None
-        self.channel.prefix = "ddp_patches/%s/" % generation
-        return Job(self.channel, generation, self.rank, self.world_size)
-
-
-def _generation(store: Any, rank: int, number: int) -> Optional[str]:
-    """Rank 0 draws the generation's name, the others read it; through the group's own client."""
-    name, ready = "ddp_patches/generation%d" % number, "ddp_patches/generation%d/ready" % number
-    if rank == 0:
-        drawn = uuid.uuid4().hex[:12]
-        store.set(name, drawn)
-        store.add(ready, 1)
-        return drawn
-    deadline = time.monotonic() + _GENERATION_SECONDS
-    while store.add(ready, 0) < 1:
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(0.02)
-    return bytes(store.get(name)).decode("ascii", "replace")[:32]
+_FIRST_POLLS = 100  # every 0.05 s: ranks leave the start of a gloo group within milliseconds
+_FIRST_POLL_SECONDS, _LATER_POLL_SECONDS = 0.05, 1.0
+_IS_GENERATION = re.compile(r"^[0-9a-f]{12}$")
 
 
 class Job:
     """One generation of the default group, seen from one rank."""
 
-    def __init__(self, channel: Channel, generation: str, rank: int, world_size: int) -> None:
-        self.channel = channel
-        self.generation = generation
+    def __init__(
+        self, address: Address, store: Any, rank: int, world_size: int, meeting: str, number: int = 0
+    ) -> None:
+        """Open a channel to the store at ``address``.
+
+        ``store``: the group's own, below the group's prefix; ``number``: of the default groups that
+        this process has made at this address; ``meeting``: prefix of the keys that need no
+        generation.
+        """
         self.rank = rank
         self.world_size = world_size
         self.pid = os.getpid()
         self.record: records.Record = {}
+        self.generation = ""  # until it is known
+        self._meeting = meeting
+        self._known = threading.Event()
         self._agreements: Dict[str, Optional[str]] = {}
         self._peers: Dict[int, records.Record] = {}
+        self._last_tasks: List[Task] = []
+        self._when_closed: List[Callable[[], None]] = []
+        self.channel = Channel(address)
+        self.channel.submit(lambda client: client.add("%d" % rank, 1), meeting)
+        key = _GenerationKey(store, number)
+        if rank == 0:
+            self.generation = uuid.uuid4().hex[:12]
+            self.channel.submit(lambda client: self._begin(key.publish(self.generation)), meeting)
+        else:
+            self._learn(key)
+
+    def _learn(self, key: _GenerationKey) -> None:
+        polls = itertools.count()
+
+        def poll(_: Client) -> Any:
+            generation = key.read()
+            if generation is None:
+                return _FIRST_POLL_SECONDS if next(polls) < _FIRST_POLLS else _LATER_POLL_SECONDS
+            self.generation = generation
+            self._begin(generation)
+            return OVER
+
+        self.channel.every(_FIRST_POLL_SECONDS, poll, self._meeting)
+
+    def _begin(self, generation: str) -> None:
+        self.channel.begin("ddp_patches/%s/" % generation)
+        self._known.set()
 
     def publish(self, record: records.Record) -> None:
         """Hand this rank's record to the others; a later one replaces it."""
@@ -165,26 +111,46 @@ class Job:
 
         Decided once for all ranks: whoever has looked first (for at most two seconds) writes the
         answer, and all take that one. Ranks that came to different answers would wait for each
-        other for ever. The rank that decided says so, once. ``patience``: seconds that a store
-        which does not answer (its host is stopped) is waited for; without us the rank would be in
-        its barrier for so long.
+        other. The rank that decided says so, once. ``patience``: seconds that a store which does
+        not answer (its host is stopped) is waited for; without us the rank would be in its barrier
+        for so long. A rank that cannot agree acts as upstream and has the others do so as soon as
+        the store answers again.
         """
         if patch_id not in self._agreements:
-            self._agreements[patch_id] = self._agree(patch_id, patience)
+            self._agreements[patch_id] = "this rank failed to agree"  # also after an exception
+            try:
+                self._agreements[patch_id] = self._agree(patch_id, patience)
+            finally:
+                if self._agreements[patch_id] is not None:
+                    self.refuse(patch_id)
         return self._agreements[patch_id]
 
+    def refuse(self, patch_id: str) -> None:
+        """This rank acts as upstream from now on; the others will see it in ``refusals``."""
+        self.channel.submit(lambda client: client.add("refused/" + patch_id, 1))
+
+    def refusals(self, client: Client, patch_id: str) -> int:
+        """How many ranks act as upstream, for the channel's thread."""
+        return client.add("refused/" + patch_id, 0)
+
     def _agree(self, patch_id: str, patience: float) -> Optional[str]:
+        if not self._known.wait(_GENERATION_SECONDS):
+            return self._without_generation(patch_id)
         try:
-            opinion = self._opinion(patch_id, patience)
+            opinion = "%s by %d" % (self._opinion(patch_id, patience) or "yes", self.rank)
             answer = self.channel.call(lambda client: client.first("agree/" + patch_id, opinion), patience)
         except ChannelError as error:
-            return "the store does not answer (%s)" % error
-        text, _, author = answer.rpartition(" by ")
-        if text != "yes" and author == str(self.rank):
-            console.warn("%s acts as upstream in this job: %s." % (patch_id, text))
-        return None if text == "yes" else text
+            reason = "the store does not answer (%s)" % error
+            console.warn("%s acts as upstream in this job: %s." % (patch_id, reason))
+            return reason
+        reason, _, author = answer.rpartition(" by ")
+        if reason == "yes":
+            return None
+        if author == str(self.rank):
+            console.warn("%s acts as upstream in this job: %s." % (patch_id, reason))
+        return reason
 
-    def _opinion(self, patch_id: str, patience: float) -> str:
+    def _opinion(self, patch_id: str, patience: float) -> Optional[str]:
         deadline = time.monotonic() + _RECORDS_SECONDS
         while True:
             count = self.channel.call(lambda client: client.add("records", 0), patience)
@@ -192,12 +158,60 @@ class Job:
                 break
             time.sleep(0.05)
         found = self.channel.call(self.collect, patience)
-        reason = records.disagreement(found, self.world_size, patch_id)
-        return "%s by %d" % (reason or "yes", self.rank)
+        return records.disagreement(found, self.world_size, patch_id)
+
+    def _without_generation(self, patch_id: str) -> str:
+        reason = "rank 0 is without ddp_patches, or has not come to init_process_group yet"
+        try:
+            said = self.channel.call(
+                lambda client: client.add("said/" + patch_id, 1), _GENERATION_SECONDS, self._meeting
+            )
+        except ChannelError as error:
+            said, reason = 1, "the store does not answer (%s)" % error
+        if said == 1:
+            console.warn("%s acts as upstream in this job: %s." % (patch_id, reason))
+        return reason
+
+    def before_close(self, task: Task) -> None:
+        """Have ``task(client)`` done last, while the store still answers."""
+        self._last_tasks.append(task)
+
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Call ``callback()`` when the job is closed."""
+        self._when_closed.append(callback)
 
     def close(self, seconds: float) -> bool:
-        """End the channel; whether its thread has ended."""
-        return self.channel.close(seconds)
+        """End the channel, at the latest after about ``seconds``; whether its thread has ended."""
+        began = time.monotonic()
+        for callback in self._when_closed:
+            callback()
+        last = [self.channel.submit(task) for task in self._last_tasks] if self._known.is_set() else []
+        del self._last_tasks[:]
+        for pending in last:
+            pending.wait(max(0.0, began + seconds / 4 - time.monotonic()))
+        return self.channel.close(seconds - (time.monotonic() - began))
+
+
+class _GenerationKey:
+    """The generation's name in the group's own store. Used by the channel's thread."""
+
+    def __init__(self, store: Any, number: int) -> None:
+        self._store = store
+        self._key = "ddp_patches/generation%d" % number
+
+    def publish(self, generation: str) -> str:
+        self._store.set(self._key, generation)
+        self._store = None  # or it would outlive the group, and with it the port of its server
+        return generation
+
+    def read(self) -> Optional[str]:
+        """The name, None while rank 0 has not published one."""
+        # Unlike get() this never waits, and the main thread may need the store.
+        found = bytes(self._store.compare_set(self._key, "", "")).decode("ascii", "replace")
+        if not _IS_GENERATION.match(found):
+            return None
+        self._store = None
+        return found
 
 
 _current: Optional[Job] = None

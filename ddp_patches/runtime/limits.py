@@ -56,10 +56,13 @@ def torch_default(distributed_c10d: Any, backend: Optional[str]) -> float:
 
 _groups: List[Dict[str, Any]] = []
 _notes: List[str] = []
+_revision = 0
 
 
 def record_group(name: str, backend: str, decision: Decision) -> None:
     """Remember which limit is in force for a group, and who set it."""
+    global _revision
+    _revision += 1
     seconds = decision.caller if decision.collectives is None else decision.collectives
     _groups.append(
         {
@@ -79,13 +82,20 @@ def own_limit() -> float:
 
 def note(text: str) -> None:
     """Remember a change to a variable, for ``status``."""
+    global _revision
     if text not in _notes:
+        _revision += 1
         _notes.append(text)
 
 
 def forget_groups() -> None:
     """The groups have been destroyed."""
     del _groups[:]
+
+
+def revision() -> int:
+    """A number that grows with every group and every note."""
+    return _revision
 
 
 def snapshot() -> Dict[str, Any]:

@@ -20,12 +20,16 @@ Record = Dict[str, Any]
 
 
 def build(
-    rank: int, world_size: int, packages: Mapping[str, str], patches: Sequence[Mapping[str, Any]]
+    rank: int,
+    world_size: int,
+    packages: Mapping[str, str],
+    patches: Sequence[Mapping[str, Any]],
+    device: str = "",
 ) -> Record:
     """This rank's record.
 
     ``packages``: import name and version of the frameworks that this process has imported;
-    ``patches``: rows of the ledger.
+    ``patches``: rows of the ledger; ``device``: see :func:`current_device`.
     """
     kept = ("id", "state", "verdict", "reason", "package", "version", "target", "call_failures")
     return {
@@ -42,7 +46,7 @@ def build(
         "settings": settings.current().agreement(),
         "settings_hash": settings.current().agreement_hash(),
         "packages": dict(packages),
-        "device": _device(),
+        "device": device,
         "limits": limits.snapshot(),
         "patches": [{name: _short(row.get(name, "")) for name in kept} for row in patches],
     }
@@ -56,8 +60,11 @@ def _short(value: Any) -> Any:
     return value[:_LONGEST_TEXT] if isinstance(value, str) else value
 
 
-def _device() -> str:
-    """``"cuda:1 (of 0,1,2,3)"`` if this process already uses one; looking must not start CUDA."""
+def current_device() -> str:
+    """``"cuda:1 (of 0,1,2,3)"`` if this thread's process already uses one; looking must not start CUDA.
+
+    For the main thread: the current device of any other one is 0.
+    """
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -75,7 +82,7 @@ def load(text: str, rank: int) -> Optional[Record]:
     """A peer's record, None if it is not one: what a peer sends is checked, never executed."""
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or record.get("rank") != rank:
         return None
@@ -83,7 +90,14 @@ def load(text: str, rank: int) -> Optional[Record]:
               "settings": dict, "settings_hash": str, "packages": dict, "patches": list}  # fmt: skip
     if not all(isinstance(record.get(name), kind) for name, kind in wanted.items()):
         return None
-    return record if all(isinstance(row, dict) for row in record["patches"]) else None
+    if any(len(record[name]) > _LONGEST_TEXT for name, kind in wanted.items() if kind is str):
+        return None
+    rows = record["patches"]
+    return record if all(isinstance(row, dict) and _is_row(row) for row in rows) else None
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("id"), str) and isinstance(row.get("state"), str)
 
 
 def can_act(record: Record, patch_id: str) -> bool:
@@ -117,7 +131,8 @@ def disagreement(found: Mapping[int, Record], world_size: int, patch_id: str) ->
 def settings_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """``timeout 7200.0 and 3600.0``, for each setting that differs."""
     names = [name for name in sorted(set(one) | set(other)) if one.get(name) != other.get(name)]
-    return "; ".join("%s %s and %s" % (name, one.get(name), other.get(name)) for name in names)
+    text = "; ".join("%s %s and %s" % (name, one.get(name), other.get(name)) for name in names)
+    return text[:_LONGEST_TEXT]
 
 
 def ranks_phrase(ranks: Sequence[int], verb: bool = False) -> str:

@@ -11,10 +11,12 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from .. import __version__, console, settings
 from . import identity, limits, records, run_folder
-from .channel import Client
+from .channel import OVER
+from .client import Client
 from .job import Job
 
-_WAIT_SECONDS = 3.0  # for the records of the others, before the line is printed without them
+_WAIT_SECONDS = 10.0  # for the records of the others, before the line is printed without them
+_EARLY_LOOK_SECONDS = 0.1
 _LOOK_SECONDS = 2.0  # how often rank 0 looks for changed records
 
 
@@ -73,21 +75,31 @@ class Announcer:
 
     def start(self) -> None:
         """Have the channel call us."""
-        end_early_looks = self._job.channel.every(0.1, lambda client: self._early(client, end_early_looks))
+        self._job.channel.every(_EARLY_LOOK_SECONDS, self._early)
         self._job.channel.every(_LOOK_SECONDS, self._later)
+        self._job.before_close(self._last)
 
-    def _early(self, client: Client, end: Any) -> None:
+    def _early(self, client: Client) -> Any:
         complete = client.add("records", 0) >= self._job.world_size
         if not complete and time.monotonic() - self._began < _WAIT_SECONDS:
-            return
-        end()
+            return None
+        self._print(client)
+        return OVER
+
+    def _last(self, client: Client) -> None:
+        if self._printed:
+            self._later(client)
+        else:
+            self._print(client)
+
+    def _print(self, client: Client) -> None:
+        self._printed = True
         found = self._job.collect(client)
         found[0] = self._job.record
         try:
             self._folder = run_folder.make(self.run)
         except OSError as error:
             self._no_folder = str(error)
-        self._printed = True
         console.say(text(found, self._job.world_size, self.run, self._folder))
         if self._no_folder and settings.current().run_dir.lower() != "none":
             console.warn("no run folder, the log has everything: %s" % self._no_folder)

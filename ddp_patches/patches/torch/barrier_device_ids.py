@@ -21,6 +21,7 @@ from ...engine.patch import patch
 from ...runtime import identity
 
 ID = "torch.barrier_device_ids"
+_WITHOUT_DEVICES = ("gloo", "mpi")
 
 PATCH = patch(
     ID,
@@ -51,10 +52,10 @@ def decide(
         device_count: CUDA devices that this process sees.
         local_rank: LOCAL_RANK of the launcher, None without one.
     """
-    if backend != "nccl":
-        return None  # gloo refuses them on torch before 2.1
-    if given is not None:
-        return given
+    if backend in _WITHOUT_DEVICES:
+        return None  # refused on torch before 2.1, and without meaning on later ones
+    if backend != "nccl" or given is not None:
+        return given  # several backends in one group, or another maker's: torch knows better
     if has_bound_device:
         return None
     if current_device == 0 and local_rank is not None and 0 < local_rank < device_count:
@@ -82,14 +83,16 @@ def barrier(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _bind(signature: inspect.Signature, args: Any, keywords: Any) -> inspect.BoundArguments:
     import torch
-    import torch.distributed as dist
+    import torch.distributed.distributed_c10d as c10d
 
     bound = signature.bind(*args, **keywords)
-    if not dist.is_initialized():
-        return bound
-    given = bound.arguments.get("device_ids")
     group = bound.arguments.get("group")
-    backend = str(dist.get_backend(group) if group is not None else dist.get_backend())
+    if not c10d.is_initialized() or group is c10d.GroupMember.NON_GROUP_MEMBER:
+        return bound  # upstream says so
+    given = bound.arguments.get("device_ids")
+    if group is None:
+        group = c10d._get_default_group()
+    backend = str(c10d.get_backend(group))
     on_nccl = backend == "nccl"
     chosen = decide(
         backend,

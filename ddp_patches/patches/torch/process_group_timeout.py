@@ -16,19 +16,20 @@ https://github.com/ultralytics/ultralytics/issues/1439
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import inspect
 import os
 import sys
-from typing import Any, Callable, Dict, Iterator, Optional
+import warnings
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ... import settings
 from ...engine import ledger
 from ...engine.patch import patch
-from ...runtime import blocking_wait, closing, job, limits, records, start_line
+from ...runtime import blocking_wait, closing, job, limits, meeting, records, start_line
 
 ID = "torch.process_group_timeout"
+_LOOK_SECONDS = 2.0  # how often a rank looks whether its record has changed
 _FRAMEWORKS = ("torch", "ultralytics", "yolov5", "mmengine", "mmcv", "mmdet", "mmdet3d")
 
 PATCH = patch(
@@ -55,9 +56,14 @@ def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
         beginning = ledger.attempt(ID, lambda: _Beginning(signature, args, keywords), None)
         if beginning is None:
             return original(*args, **keywords)
-        with beginning.meeting():
+        try:
+            beginning.meet()
             result = original(*beginning.bound.args, **beginning.bound.kwargs)
-        ledger.attempt(ID, beginning.group_exists, None)
+        except BaseException:
+            beginning.give_up()
+            raise
+        ledger.attempt(ID, beginning.raise_limit, None)
+        ledger.attempt(ID, beginning.begin_job, None)
         return result
 
     return replacement
@@ -112,89 +118,103 @@ class _Beginning:
         )
         self._rank = _whole(given.get("rank"), os.environ.get("RANK"))
         self._world_size = _whole(given.get("world_size"), os.environ.get("WORLD_SIZE"))
-        self._address = job.address_of(given.get("init_method"), given.get("store"), os.environ)
-        self._meeting: Optional[job.Meeting] = None
-        if self.decision.collectives is not None and not hasattr(c10d, "_set_pg_timeout"):
-            self._part_the_limits()
+        self._address = meeting.address_of(given.get("init_method"), given.get("store"), os.environ)
+        self._meeting: Optional[meeting.Meeting] = None
+        self._can_change_limit = hasattr(c10d, "_set_pg_timeout")  # since torch 2.2
+        self._own_store = given.get("store") is None
 
-    def _part_the_limits(self) -> None:
-        """Before torch 2.2 a group's limit cannot be changed later: make the store, with its own, first."""
+    def meet(self) -> None:
+        """The ranks are coming together. Raises only what upstream raises when they do not."""
+        if self._c10d.is_initialized():
+            return  # upstream will say so
+        if self._address is not None and self._rank is not None and (self._world_size or 0) > 1:
+            self._meeting = ledger.attempt(ID, self._announce, None)
+        if self.decision.collectives is not None and not self._can_change_limit:
+            self._part_the_limits(self.decision.collectives)
+
+    def _announce(self) -> meeting.Meeting:
+        assert self._address is not None and self._rank is not None and self._world_size is not None
+        return meeting.Meeting(self._address, self._rank, self._world_size)
+
+    def _part_the_limits(self, collectives: float) -> None:
+        """Make the store, with the limit of the meeting, and leave the longer one to the group."""
         import torch.distributed as dist
 
         given = self.bound.arguments
-        assert self.decision.collectives is not None
-        if given.get("store") is None:
-            meeting = datetime.timedelta(seconds=self.decision.caller)
+        if self._own_store:
+            limit = datetime.timedelta(seconds=self.decision.caller)
             store, rank, world_size = next(
                 dist.rendezvous(
                     given.get("init_method") or "env://",
                     given.get("rank", -1),
                     given.get("world_size", -1),
-                    timeout=meeting,
+                    timeout=limit,
                 )
             )
-            store.set_timeout(meeting)
+            store.set_timeout(limit)
             given.pop("init_method", None)
             given.update(store=dist.PrefixStore("default_pg", store), rank=rank, world_size=world_size)
-        given["timeout"] = datetime.timedelta(seconds=self.decision.collectives)
+        given["timeout"] = datetime.timedelta(seconds=collectives)
 
-    @contextlib.contextmanager
-    def meeting(self) -> Iterator[None]:
-        """While the ranks come together: says who is missing. Never raises of its own accord."""
-        if self._address is not None and self._rank is not None and (self._world_size or 0) > 1:
-            self._meeting = ledger.attempt(ID, self._meet, None)
-        try:
-            yield
-        except BaseException:
-            if self._meeting is not None:
-                self._meeting.give_up()
-            raise
+    def give_up(self) -> None:
+        """The group was not made."""
+        if self._meeting is not None:
+            self._meeting.over()
 
-    def _meet(self) -> job.Meeting:
-        assert self._address is not None and self._rank is not None and self._world_size is not None
-        return job.Meeting(self._address, self._rank, self._world_size)
-
-    def group_exists(self) -> None:
-        """Raise the limit, publish the record, begin the job."""
-        if self.decision.collectives is not None:
-            longer = datetime.timedelta(seconds=self.decision.collectives)
-            if hasattr(self._c10d, "_set_pg_timeout"):
+    def raise_limit(self) -> None:
+        """The limit of the collectives, now that the ranks have met."""
+        limits.record_group("default", self._c10d.get_backend(), self.decision)
+        if self.decision.collectives is None:
+            return
+        longer = datetime.timedelta(seconds=self.decision.collectives)
+        if self._can_change_limit:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a backend that knows no limit
                 self._c10d._set_pg_timeout(longer)
+        if self._own_store:
             # NCCL fetches its ids from the store at the first collective, which may be late.
             self._c10d._get_default_store().set_timeout(longer)
-        limits.record_group("default", self._c10d.get_backend(), self.decision)
+
+    def begin_job(self) -> None:
+        """Publish the record, begin the job."""
         if self._meeting is None:
             return
-        begun = self._meeting.joined(self._c10d._get_default_store())
-        if begun is None:
-            return
-        closing.at_end(
-            "the connection to the store", lambda: begun.close(settings.current().exit_timeout / 2)
-        )
-        begun.publish(_record(begun))
-        job.set_current(begun)
+        self._meeting.over()
+        begun = self._meeting.job(self._c10d._get_default_store())
+        bound = settings.current().exit_timeout / 2
+        begun.at_close(closing.at_end("the connection to the store", lambda: begun.close(bound)))
+        publisher = _Publisher(begun)
+        publisher.publish()
         if begun.rank == 0:
             start_line.Announcer(begun).start()
-        begun.channel.every(2.0, _Republisher(begun).look)
+        begun.channel.every(_LOOK_SECONDS, publisher.look)
+        job.set_current(begun)
 
 
-class _Republisher:
-    """Publishes the record again when the ledger of this process has changed."""
+class _Publisher:
+    """Publishes this rank's record, and again when the ledger or the groups of this process have changed."""
 
-    def __init__(self, running: job.Job) -> None:
-        self._running = running
-        self._revision = ledger.revision()
+    def __init__(self, begun: job.Job) -> None:
+        self._job = begun
+        self._device = records.current_device()
+        self._revision = _revision()
+
+    def publish(self) -> None:
+        """Build the record and hand it to the channel."""
+        rows = [row.as_dict() for row in ledger.rows()]
+        begun = self._job
+        begun.publish(records.build(begun.rank, begun.world_size, _packages(), rows, self._device))
 
     def look(self, _: Any) -> None:
         """Called by the channel's thread."""
-        if ledger.revision() != self._revision:
-            self._revision = ledger.revision()
-            self._running.publish(_record(self._running))
+        revision = _revision()
+        if revision != self._revision:
+            self._revision = revision
+            self.publish()
 
 
-def _record(running: job.Job) -> records.Record:
-    rows = [row.as_dict() for row in ledger.rows()]
-    return records.build(running.rank, running.world_size, _packages(), rows)
+def _revision() -> Tuple[int, int]:
+    return ledger.revision(), limits.revision()
 
 
 def _packages() -> Dict[str, str]:

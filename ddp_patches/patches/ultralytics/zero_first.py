@@ -14,13 +14,22 @@ Upstream: https://github.com/ultralytics/ultralytics/issues/1439
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
-from ...engine import ledger
+from ... import settings
+from ...engine import catalogue, ledger
 from ...engine.patch import patch
 from ...runtime import job, limits, zero_first
 
 ID = "ultralytics.zero_first"
+_NEEDED = "torch.process_group_timeout"  # where the job begins
+
+
+def _obstacle() -> Optional[str]:
+    if catalogue.is_skipped(_NEEDED, settings.current().skip):
+        return "it needs %s, which the setting skip names" % _NEEDED
+    return None
+
 
 PATCH = patch(
     ID,
@@ -30,6 +39,7 @@ PATCH = patch(
     upstream="https://github.com/ultralytics/ultralytics/issues/1439",
     since="0.1.0",
     remove_when="upstream waits for rank 0 by something else than a collective",
+    condition=_obstacle,
 )
 
 
@@ -47,7 +57,7 @@ def torch_distributed_zero_first(original: Callable[..., Any]) -> Callable[..., 
             with original(local_rank):
                 yield
         elif local_rank != 0:
-            barriers.meet()
+            _meet(barriers.meet, barriers)
             with original(local_rank):
                 yield
         else:
@@ -59,16 +69,29 @@ def torch_distributed_zero_first(original: Callable[..., Any]) -> Callable[..., 
                     reason = error  # "error" is unbound when the lambda could still see it
                     ledger.attempt(ID, lambda: barriers.failed(reason), None)
                     raise
-                barriers.done()
+                _meet(barriers.done, barriers)
 
     return replacement
 
 
-def _barriers(local_rank: int) -> zero_first.Barriers | None:
+def _barriers(local_rank: int) -> Optional[zero_first.Barriers]:
     """The job's counter of barriers, None where this call is upstream's alone."""
     running = job.current()
     if running is None or running.world_size < 2 or local_rank == -1:
         return None
     if running.obstacle(ID, patience=limits.own_limit()) is not None:
         return None
-    return zero_first.barriers_of(running)
+    return zero_first.barriers_of(running, ID)
+
+
+def _meet(come: Callable[[], None], barriers: zero_first.Barriers) -> None:
+    """Wait for the others. The errors that are meant for the user pass; after a defect of ours, upstream."""
+    try:
+        come()
+    except (zero_first.LeaderFailed, zero_first.LeaderTooSlow):
+        raise
+    except Exception as error:
+        ledger.note_failure(ID, error)
+        barriers.leave()
+        if settings.current().strict:
+            raise
