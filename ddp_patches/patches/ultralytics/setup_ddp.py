@@ -3,10 +3,10 @@
 Device. Releases before 8.4.87 use the *global* rank as device index: the first rank of the second node
 asks for a GPU that does not exist ("invalid device ordinal",
 https://github.com/ultralytics/ultralytics/issues/20915). Here it gets the GPU of its LOCAL_RANK, in all
-places: ``torch.cuda.set_device`` and ``self.device``; the ``device_ids`` of DDP and, while the data sets
-are built, of the barrier; from 8.3.218 on the device of a validation outside training. Where RANK equals
-LOCAL_RANK upstream is right, and nothing is changed. Releases from 8.4.87 on read the index from the
-device string themselves.
+places: ``torch.cuda.set_device`` and ``self.device``; the ``device_ids`` of DDP and, where the data sets
+are built, of barriers; from 8.3.218 on the device of the final evaluation. Where RANK equals LOCAL_RANK
+upstream is right, and nothing is changed. Releases from 8.4.87 on read the index from the device string
+themselves.
 
 World size. Every release takes the number of devices named in ``device`` for the number of ranks, so
 that on two nodes with two GPUs each the ranks 2 and 3 join a group of two. In exactly that case, when
@@ -67,8 +67,20 @@ Function = Callable[..., Any]
 
 @setup_ddp.replaces(TRAINER + "_do_train", parameters=("rank", "world_size"), versions="<8.0.58")
 @setup_ddp.replaces(TRAINER + "_do_train", parameters=("world_size",), versions=">=8.0.58,<8.3.200")
-@setup_ddp.replaces(TRAINER + "_do_train", versions=">=8.3.200")
-def do_train(original: Function) -> Function:
+@setup_ddp.replaces(TRAINER + "_do_train", versions=">=8.3.200,<8.4.87")
+def train_by_rank(original: Function) -> Function:
+    def replacement(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        call = arguments, keywords
+        arguments, keywords = ledger.attempt(ID, lambda: _for_all_ranks(original, self, *call), call)
+        with contextlib.ExitStack() as stack:
+            ledger.attempt(ID, lambda: _watch_devices(stack, self), None)
+            return original(self, *arguments, **keywords)
+
+    return replacement
+
+
+@setup_ddp.replaces(TRAINER + "_do_train", versions=">=8.4.87")
+def train_by_device_string(original: Function) -> Function:
     def replacement(self: Any, *arguments: Any, **keywords: Any) -> Any:
         call = arguments, keywords
         arguments, keywords = ledger.attempt(ID, lambda: _for_all_ranks(original, self, *call), call)
@@ -98,32 +110,6 @@ def setup_by_device_string(original: Function) -> Function:
     def replacement(self: Any, *arguments: Any, **keywords: Any) -> Any:
         with contextlib.ExitStack() as stack:
             ledger.attempt(ID, lambda: _watch_init(stack, self), None)
-            return original(self, *arguments, **keywords)
-
-    return replacement
-
-
-@setup_ddp.replaces(TRAINER + "_setup_train", parameters=("rank", "world_size"), versions="<8.0.58")
-@setup_ddp.replaces(TRAINER + "_setup_train", parameters=("world_size",), versions=">=8.0.58,<8.3.200")
-@setup_ddp.replaces(TRAINER + "_setup_train", versions=">=8.3.200,<8.4.87")
-def setup_train(original: Function) -> Function:
-    def replacement(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        with contextlib.ExitStack() as stack:
-            ledger.attempt(ID, lambda: _watch_device_ids(stack, self), None)
-            return original(self, *arguments, **keywords)
-
-    return replacement
-
-
-@setup_ddp.replaces(
-    "ultralytics.engine.validator:BaseValidator.__call__",
-    parameters=("trainer", "model"),
-    versions=">=8.3.218,<8.4.87",
-)
-def validate(original: Function) -> Function:
-    def replacement(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        with contextlib.ExitStack() as stack:
-            ledger.attempt(ID, lambda: _watch_backend(stack, self, original.__module__), None)
             return original(self, *arguments, **keywords)
 
     return replacement
@@ -199,22 +185,26 @@ def _correct_device(trainer: Any, moved: dict[int, int]) -> None:
         trainer.device = torch.device("cuda", moved[device.index])
 
 
-def _watch_device_ids(stack: contextlib.ExitStack, trainer: Any) -> None:
-    """Let DDP and barriers get the device on which ``_setup_ddp`` has put this rank, not its rank.
+def _watch_devices(stack: contextlib.ExitStack, trainer: Any) -> None:
+    """While it trains, let DDP, barriers and validation get this rank's device where they are given its rank.
 
     DDP's ``__init__`` is exchanged and not the class, which upstream also uses in isinstance tests.
     """
     import torch
 
-    device, rank = trainer.device, number(os.environ.get("RANK"))
-    if rank is None or device.type != "cuda" or device.index in (None, rank):
+    rank = number(os.environ.get("RANK"))
+    if rank is None or os.environ.get("LOCAL_RANK") in (None, str(rank)):
         return
-    if _own_index(rank, trainer.args.device) != device.index:
-        return  # a trainer that chooses its device in another way than we do
 
     def corrected(keywords: dict[str, Any]) -> dict[str, Any]:
-        named = keywords.get("device_ids") == [rank]
-        return dict(keywords, device_ids=[device.index]) if named else keywords
+        own = _own_index(rank, trainer.args.device)
+        if trainer.device != torch.device("cuda", own):
+            return keywords  # a trainer that chooses its device in another way than we do
+        if keywords.get("device_ids") == [rank]:
+            return dict(keywords, device_ids=[own])
+        if keywords.get("device") == torch.device("cuda", rank):
+            return dict(keywords, device=torch.device("cuda", own))
+        return keywords
 
     def correcting(upstream: Function) -> Function:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -222,32 +212,14 @@ def _watch_device_ids(stack: contextlib.ExitStack, trainer: Any) -> None:
 
         return call
 
+    validator = sys.modules.get("ultralytics.engine.validator")  # elsewhere before 8.0.136, and right there
     for owner, name in (
         (torch.nn.parallel.DistributedDataParallel, "__init__"),
         (torch.distributed, "barrier"),
+        (validator, "AutoBackend"),
     ):
-        stack.enter_context(_exchanged(owner, name, correcting(getattr(owner, name))))
-
-
-def _watch_backend(stack: contextlib.ExitStack, validator: Any, module_name: str) -> None:
-    """Let a validation outside training get this rank's own device, where it is given the rank."""
-    import torch
-
-    if os.environ.get("RANK") == os.environ.get("LOCAL_RANK"):
-        return
-    module = sys.modules[module_name]
-    upstream = vars(module)["AutoBackend"]
-
-    def corrected(keywords: dict[str, Any]) -> dict[str, Any]:
-        device = keywords.get("device")
-        if not isinstance(device, torch.device) or device.type != "cuda" or device.index is None:
-            return keywords
-        return dict(keywords, device=torch.device("cuda", _own_index(device.index, validator.args.device)))
-
-    def AutoBackend(*arguments: Any, **keywords: Any) -> Any:
-        return upstream(*arguments, **ledger.attempt(ID, lambda: corrected(keywords), keywords))
-
-    stack.enter_context(_exchanged(module, "AutoBackend", AutoBackend))
+        if owner is not None:
+            stack.enter_context(_exchanged(owner, name, correcting(getattr(owner, name))))
 
 
 def _own_index(asked: Any, device: Any) -> Any:

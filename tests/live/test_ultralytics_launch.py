@@ -1,0 +1,165 @@
+"""``ultralytics.launch`` on real releases: a training script that changes its environment, and its workers.
+
+The trainer is the user's own class, in a folder that only the script's PYTHONPATH names: the very reason
+for which scripts set it. It pretends two GPUs, and a worker reports instead of training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+
+import pytest
+
+from support import dataset, environment, ranks
+
+USER_TRAINER = """
+    import json, os, sys
+    import torch
+    import ultralytics.engine.trainer as upstream
+    from ultralytics.models.yolo.detect import DetectionTrainer
+
+    def select_device(device="", *arguments, **keywords):
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
+        return torch.device("cuda", 0)
+
+    upstream.select_device = select_device
+
+    class Trainer(DetectionTrainer):
+        def _do_train(self, *arguments):
+            report = {"armed": "ddp_patches" in sys.modules, "arguments": sys.orig_argv}
+            if report["armed"]:
+                import ddp_patches
+                status = ddp_patches.status()
+                report["patches"] = {row.id: row.state for row in status.patches}
+                report["settings"] = status.settings
+            with open(os.path.join(os.environ["REPORTS"], os.environ["RANK"]), "w") as file:
+                json.dump(report, file)
+"""
+
+SCRIPT = """
+    import ddp_patches.auto
+    import ddp_patches
+    ddp_patches.enable(timeout="3h")
+
+    # Lines that stand in many scripts and notebooks.
+    import os
+    os.environ["PYTHONPATH"] = os.environ["USER_CODE"]
+    for name in [name for name in os.environ if name.startswith("DDP_PATCHES_")]:
+        if name != "DDP_PATCHES_SKIP":
+            del os.environ[name]
+
+    import sys
+    sys.path.insert(0, os.environ["USER_CODE"].split(os.pathsep)[0])
+    from user_trainer import Trainer
+    from ultralytics import YOLO
+    try:
+        YOLO("yolov8n.yaml").train(trainer=Trainer, data=os.environ["DATA"], device="0,1", epochs=1, batch=4,
+                                   imgsz=64, project=os.environ["RUNS"], plots=False, workers=0)
+    except FileNotFoundError as error:
+        print("no weights, nobody trained:", error)
+    print(sorted(os.listdir(os.environ["RUNS"])))
+"""
+
+
+def layer(version):
+    """Where a release lies."""
+    if "TEST_LAYERS" not in os.environ:
+        pytest.skip("needs the releases that `nox -s live` installs")
+    return pathlib.Path(os.environ["TEST_LAYERS"], "ultralytics", version)
+
+
+def train(processes, version, **variables):
+    """Run the script; the launching process's result and the report of each worker."""
+    folder = processes.folder
+    for name in ("code", "reports", "runs"):
+        (folder / name).mkdir()
+    ranks.script(folder / "code", USER_TRAINER, "user_trainer.py")
+    path = ranks.script(folder, SCRIPT)
+    user_code = os.pathsep.join(map(str, (folder / "code", layer(version), environment.CPU_VISION)))
+    known = environment.clean(folder, layer(version), environment.CPU_VISION)
+    known.update(
+        DATA=str(dataset.make(folder / "data")),
+        REPORTS=str(folder / "reports"),
+        RUNS=str(folder / "runs"),
+        USER_CODE=user_code,
+        DDP_PATCHES_ZERO_FIRST_TIMEOUT="48h",
+        DDP_PATCHES_RUN_DIR="none",
+        **variables,
+    )
+    result = processes.run([sys.executable, path], known, limit=270)
+    reports = [json.loads(file.read_text()) for file in sorted((folder / "reports").iterdir())]
+    assert len(reports) == 2, result
+    return result, reports
+
+
+@pytest.mark.parametrize("version", ["8.3.190", "8.4.190"])
+def test_workers_of_a_script_that_sets_pythonpath_are_armed(processes, version):
+    """Issue 2, must hold: both workers show every patch applied, with the settings of the parent."""
+    result, reports = train(processes, version)
+    for report in reports:
+        assert report["armed"], result
+        assert {state for name, state in report["patches"].items() if name.startswith("ultralytics.")} == {
+            "applied"
+        }
+        assert report["settings"]["timeout"] == {"value": 10800.0, "source": "keyword"}
+        assert report["settings"]["zero_first_timeout"] == {"value": 172800.0, "source": "environment"}
+        assert report["settings"]["run_dir"] == {"value": "none", "source": "environment"}
+
+
+def test_without_the_patch_they_are_not(processes):
+    """Shows that the test above can fail."""
+    result, reports = train(processes, "8.3.190", DDP_PATCHES_SKIP="ultralytics.launch")
+    assert [report["armed"] for report in reports] == [False, False], result
+
+
+def test_workers_are_not_armed_where_propagate_is_off(processes):
+    """``propagate`` off means: this process only."""
+    result, reports = train(processes, "8.3.190", DDP_PATCHES_PROPAGATE="off", DDP_PATCHES_SKIP="")
+    assert [report["armed"] for report in reports] == [False, False], result
+
+
+COMMAND = """
+    import inspect, json, os, types
+    import ddp_patches.auto
+    import torch
+    try:
+        import ultralytics.engine.trainer as trainer_module
+        import ultralytics.utils.dist as dist_module
+    except ImportError:
+        import ultralytics.yolo.engine.trainer as trainer_module
+        import ultralytics.yolo.utils.dist as dist_module
+    import ddp_patches
+
+    # resume: or upstream removes save_dir.
+    trainer = types.SimpleNamespace(resume=True, world_size=2, model=None, callbacks={}, hub_session=None)
+    trainer.args = types.SimpleNamespace(model="yolov8n.yaml", save_dir="x")
+    wanted = inspect.signature(dist_module.generate_ddp_command).parameters
+    arguments = [2, trainer] if "world_size" in wanted else [trainer]
+    os.environ["PYTHONPATH"] = "/my/code"
+    command, file = trainer_module.generate_ddp_command(*arguments)
+    dist_module.ddp_cleanup(trainer, str(file))
+    rows = [row for row in ddp_patches.status().patches if row.id == "ultralytics.launch"]
+    print(json.dumps({
+        "command": command, "file": str(file), "path": os.environ["PYTHONPATH"].split(os.pathsep),
+        "state": rows[0].state, "verdict": rows[0].verdict, "reason": rows[0].reason,
+    }))
+"""
+
+
+@pytest.mark.parametrize("version", ["8.0.40", "8.0.132", "8.4.0"])
+def test_command_is_upstreams_own(processes, version):
+    """The launching call of each form of the function, through the name that the trainer imported."""
+    known = environment.clean(processes.folder, layer(version), environment.CPU_VISION)
+    known["DDP_PATCHES_RUN_DIR"] = "none"
+    path = ranks.script(processes.folder, COMMAND)
+    answer = processes.run([sys.executable, path], known, limit=270).check().answer
+    command = answer["command"]
+    assert command[:5] == [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    assert command[5] == "--master_port"
+    assert command[7] == answer["file"]
+    assert answer["path"][0].endswith("bootstrap")
+    assert answer["path"][1:] == ["/my/code"]
+    assert answer["state"] == "applied"
