@@ -126,15 +126,17 @@ def run_tests(session: nox.Session, *folders: str, **environment: str) -> None:
 
 
 def install_layers(session: nox.Session) -> str:
-    """Install every Ultralytics release into a folder of its own; return the folder that holds them all."""
+    """Install every framework release into a folder of its own; return the folder that holds them all."""
     layers = pathlib.Path(session.cache_dir) / "layers" / str(session.python)
-    for version in RELEASES["ULTRALYTICS"]:
-        layer = layers / "ultralytics" / version
+    contents = {"ultralytics/" + version: ["ultralytics==" + version] for version in RELEASES["ULTRALYTICS"]}
+    for name, requirements in {**contents, **RELEASES["OPENMMLAB"]}.items():
+        layer = layers / name
         if not layer.exists():
             # Renamed when complete, so that an interrupted run is not taken for a finished one.
-            partial = layer.with_name(version + ".partial")
+            partial = layer.with_name(layer.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            session.install("--no-deps", "--target", str(partial), "ultralytics==" + version)
+            # mmcv's build wants the torch and the setuptools that are here.
+            session.install("--no-deps", "--no-build-isolation", "--target", str(partial), *requirements)
             partial.rename(layer)
     return str(layers.resolve())
 

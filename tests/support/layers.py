@@ -15,9 +15,14 @@ _FIRST_WITH_WEIGHTS_ONLY = (8, 2)
 
 def ultralytics(version: str) -> pathlib.Path:
     """The folder that holds Ultralytics `version` and nothing else. Skips the test where there is none."""
+    return layer("ultralytics/" + version)
+
+
+def layer(name: str) -> pathlib.Path:
+    """The folder of an entry of support/releases.py. Skips the test where there is none."""
     if "TEST_LAYERS" not in os.environ:
         pytest.skip("needs the folders that `nox -s live` makes")
-    folder = pathlib.Path(os.environ["TEST_LAYERS"], "ultralytics", version)
+    folder = pathlib.Path(os.environ["TEST_LAYERS"], name)
     assert folder.is_dir(), "%s is missing: is the release in support/releases.py?" % folder
     return folder
 

@@ -22,3 +22,9 @@ ULTRALYTICS = {
 }
 
 NEWEST_ULTRALYTICS = "8.4.190"
+
+# For the configuration files alone: neither trains here. Each with what its Config imports.
+OPENMMLAB = {
+    "mmengine": ["mmengine==0.10.7", "addict", "platformdirs", "rich", "termcolor", "yapf"],
+    "mmcv": ["mmcv==1.7.2", "addict", "platformdirs", "yapf"],
+}
