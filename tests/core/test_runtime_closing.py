@@ -1,0 +1,99 @@
+"""The end of a process: our steps come after the user's threads, on every path, and change no exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from support import interpreters
+
+PROGRAM = """
+import os, sys, threading, time
+from ddp_patches.runtime import closing
+
+def line(text):
+    os.write(1, (text + "\\n").encode())
+
+closing.at_end("a", lambda: line("first added"))
+closing.at_end("b", lambda: line("last added"))
+closing.at_end("c", lambda: line("never"))()
+import atexit
+atexit.register(line, "atexit")
+"""
+
+
+def run(body, **variables):
+    environ = interpreters.plain_environment(PYTHONPATH=str(interpreters.PACKAGE_PARENT), **variables)
+    return interpreters.run([sys.executable, "-c", PROGRAM + body], environ)
+
+
+STEPS = ["last added", "first added", "atexit"]
+
+
+@pytest.mark.parametrize(
+    "body, code",
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise SystemExit(4)", 4),
+        ("raise ValueError('user')", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("os._exit(5)", 5),
+    ],
+)
+def test_exit_codes_are_kept(body, code):
+    result = run(body)
+    assert result.code == code
+    assert result.out.splitlines() == ([] if "_exit" in body else STEPS)
+
+
+def test_the_users_threads_end_first():
+    body = "threading.Thread(target=lambda: (time.sleep(0.5), line('user'))).start()"
+    assert run(body).out.splitlines() == ["user", *STEPS]
+
+
+def test_ctrl_c_while_the_users_threads_are_waited_for():
+    """The steps are done all the same: a thread of ours inside the store would abort the process."""
+    body = """
+import signal
+threading.Thread(target=lambda: (time.sleep(1.5), line('user'))).start()
+threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+"""
+    assert {"first added", "last added"} <= set(run(body).out.splitlines())
+
+
+def test_a_step_that_fails_or_hangs_does_not_stop_the_others_or_the_process():
+    body = """
+closing.at_end("bad", lambda: 1 / 0)
+"""
+    result = run(body)
+    assert (result.code, result.out.splitlines()) == (0, STEPS)
+    result = run("""
+closing.at_end("the long one", lambda: time.sleep(60))
+""", DDP_PATCHES_EXIT_TIMEOUT="0.5")  # fmt: skip
+    assert (result.code, result.out.splitlines()) == (0, ["atexit"])
+    assert "the long one did not end within 0.5s (setting exit_timeout)" in result.err
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
+def test_children_do_their_own_steps_and_not_the_parents():
+    body = """
+import multiprocessing
+def work(own):
+    if own:
+        closing.at_end("own", lambda: line("the child's"))
+context = multiprocessing.get_context("fork")
+for own in (False, True):
+    child = context.Process(target=work, args=(own,))
+    child.start(); child.join()
+    line("child %d" % child.exitcode)
+pid = os.fork()
+if pid == 0:
+    sys.exit(6)
+line("forked %d" % (os.waitpid(pid, 0)[1] >> 8))
+"""
+    result = run(body)
+    # The child of os.fork runs the parent's atexit handlers, as it does without us.
+    assert result.out.splitlines() == ["child 0", "the child's", "child 0", "atexit", "forked 6", *STEPS]
