@@ -1,7 +1,7 @@
 """``ddp_patches.status()``: what was done to this process, under which settings and limits.
 
 The command ``ddp-patches status`` shows the same object for what is installed (:func:`before_a_run`) and
-for a job that ran or runs (:func:`of_run`). None of the three imports torch.
+for a job that ran or runs (:mod:`ddp_patches.overview_job`). None of the three imports torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from . import settings
-from .engine import apply, catalogue, ledger
+from .engine import apply, catalogue, ledger, versions
 from .engine.patch import Patch
 from .inspection import surroundings
 from .runtime import identity
@@ -122,61 +122,17 @@ def before_a_run(environ: Mapping[str, str]) -> Status:
     )
 
 
-def of_run(record: Mapping[str, Any]) -> Status:
-    """The ledger of a job, as the run folder keeps it: every rank, and one row per patch over all ranks."""
-    ranks = [dict(rank) for rank in record.get("ranks") or () if isinstance(rank, dict)]
-    ranks.sort(key=_number_of)
-    known = ("ranks", "settings", "limits")
-    return Status(
-        merge(ranks),
-        {name: _with_text(name, row) for name, row in dict(record.get("settings") or {}).items()},
-        dict(record.get("limits") or {}),
-        ranks,
-        run={name: value for name, value in record.items() if name not in known},
-    )
-
-
-def _number_of(rank: Mapping[str, Any]) -> int:
-    number = rank.get("rank")
-    return number if isinstance(number, int) else -1
-
-
-def _with_text(name: str, row: Any) -> Dict[str, Any]:
-    if not isinstance(row, dict):
-        row = {"value": row}
-    value = row.get("value")
-    try:
-        text = settings.format_value(name, tuple(value) if isinstance(value, list) else value)
-    except (TypeError, ValueError):  # written by another version of ours
-        text = str(value)
-    return {"value": value, "source": row.get("source", "default"), "text": text}
-
-
-def merge(ranks: Sequence[Mapping[str, Any]]) -> List[PatchRow]:
-    """One row per patch and target over all ranks: the worst state, and which ranks differ from it."""
-    rows: Dict[Tuple[str, str], Dict[str, Mapping[str, Any]]] = {}
-    for rank in ranks:
-        for row in rank.get("patches", ()):
-            key = (str(row.get("id")), str(row.get("target")))
-            rows.setdefault(key, {})[str(rank.get("rank"))] = row
-    merged = []
-    for by_rank in rows.values():
-        worst = min(by_rank.values(), key=lambda row: _severity(row.get("state", "")))
-        row = PatchRow.of(worst)
-        same = [rank for rank, other in by_rank.items() if other.get("state") == row.state]
-        if len(same) < len(ranks):
-            row.reason = "on rank %s of %d: %s" % (", ".join(same), len(ranks), row.reason)
-        merged.append(row)
-    return merged
-
-
 def by_patch(rows: Sequence[PatchRow]) -> Dict[str, str]:
-    """One state for each patch id: the worst of its targets, without those of other releases."""
+    """One state for each patch id: the worst of its targets, without those of other releases.
+
+    A target that still waits beside one that is applied does not count: its module may never be imported.
+    """
     states: Dict[str, str] = {}
     for row in rows:
         if not is_meant(row, rows):
             continue
-        if row.id not in states or _severity(row.state) < _severity(states[row.id]):
+        known = states.setdefault(row.id, row.state)
+        if row.state != ledger.WAITING and (known == ledger.WAITING or severity(row.state) < severity(known)):
             states[row.id] = row.state
     return states
 
@@ -188,7 +144,8 @@ def is_meant(row: PatchRow, rows: Sequence[PatchRow]) -> bool:
     return not any(other.id == row.id and not other.reason.startswith(_NO_VARIANT) for other in rows)
 
 
-def _severity(state: str) -> int:
+def severity(state: str) -> int:
+    """A rank among states, the worst first; an unknown state counts as the worst."""
     return _WORST_FIRST.index(state) if state in _WORST_FIRST else 0
 
 
@@ -242,9 +199,12 @@ def _own_rows() -> Tuple[List[PatchRow], List[Dict[str, str]]]:
     if control is not None and control.is_enabled():
         control.look_for_losses()
         rows = [PatchRow.of(row.as_dict()) for row in ledger.rows()]
+        by_id = {patch.id: patch for patch in catalogue.load()}
         for row in rows:
             if row.state == ledger.APPLIED:
                 row.unreachable = _unreachable(control.replacements(row.id), row.target)
+            elif row.state == ledger.WAITING and row.id in by_id:
+                _say_what_is_awaited(row, by_id[row.id])
         return rows, []
     state, reason = _why_not_on()
     patches, broken = load_catalogue()
@@ -254,6 +214,20 @@ def _own_rows() -> Tuple[List[PatchRow], List[Dict[str, str]]]:
         for target in dict.fromkeys(str(variant.target) for variant in patch.variants)
     ]
     return rows, broken
+
+
+def _say_what_is_awaited(row: PatchRow, patch: Patch) -> None:
+    """Beside an imported package only the target's module is missing, or this release does not mean it."""
+    version = versions.imported_version(row.package)
+    if version is None:
+        return
+    row.version = version
+    if any(str(variant.target) == row.target for variant in versions.variants_for(patch, version)):
+        modules = row.target.partition(":")[0].split("|")
+        row.reason = "%s is not imported yet" % " or ".join(modules)
+    else:
+        row.state, row.verdict = ledger.SKIPPED, versions.ABSENT
+        row.reason = "%s%s %s" % (_NO_VARIANT, row.package, version)
 
 
 def _why_not_on() -> Tuple[str, str]:

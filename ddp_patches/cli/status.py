@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Dict, List, Mapping, Optional
 
-from .. import overview, overview_text, propagation
+from .. import overview, overview_job, overview_text, propagation
 from ..runtime import run_folder
 from ..tables import colours_wanted, paragraph, table
 from . import installations
@@ -106,7 +106,7 @@ def _show_run(wanted: str, json_wanted: bool) -> int:
         hint = "the newest: %s" % known if known else "there is none at all"
         print("ddp-patches: there is no ledger of a job %r; %s" % (run_id, hint), file=sys.stderr)
         return 1
-    found = overview.of_run(record)
+    found = overview_job.of_run(record)
     print(as_json(found.as_dict()) if json_wanted else overview_text.text(found, colours_wanted()))
     return 0
 
@@ -127,7 +127,7 @@ def _summaries(count: Optional[int]) -> List[Dict[str, Any]]:
     for run_id in _run_ids()[:count]:
         record = _read(run_id)
         if record is not None:
-            found = overview.of_run(record)
+            found = overview_job.of_run(record)
             rows.append(
                 {"run": run_id, "started": record.get("started", ""), "summary": overview_text.of_run(found)}
             )

@@ -1,4 +1,4 @@
-"""`ddp-patches list`: the catalogue as text, JSON and as patches.md, which must not lag behind the patches."""
+"""`ddp-patches list`: the catalogue as text, JSON and patches.md, which must not lag behind the patches."""
 
 from __future__ import annotations
 

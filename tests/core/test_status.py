@@ -1,4 +1,4 @@
-"""`ddp_patches.status()` in a process, and the overview of a whole job (promise 3: the truth, with reasons)."""
+"""`ddp_patches.status()` in a process, and the overview of a whole job (promise 3: truth, with reasons)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ddp_patches import overview, overview_text, tables
+from ddp_patches import overview, overview_job, overview_text, tables
 from ddp_patches.engine import ledger
 from support import made_up
 
@@ -95,6 +95,25 @@ def test_the_object_has_the_fields_of_the_json(made):
     assert rank["patches"] == found["patches"]
 
 
+def test_a_target_whose_module_was_not_imported_names_the_module(made):
+    """`framework is not imported yet` would be false once it is."""
+    program = """
+        import ddp_patches, framework_patches
+        late = ddp_patches.patch("framework.late", package="framework", summary="")
+        for target, versions in (("framework.later|framework.latest:f", ">=1"), ("framework.later:g", "<1")):
+            late.replaces(target, versions=versions)(lambda original: original)
+        ddp_patches.enable()
+        import torch, framework
+        for row in ddp_patches.status().patches:
+            if row.id == "framework.late":
+                print(row.state, row.verdict or "-", row.reason)
+    """
+    assert made_up.lines(made, program) == [
+        "waiting - framework.later or framework.latest is not imported yet",
+        "skipped absent there is no variant for framework 1.2.0",
+    ]
+
+
 def test_holders_out_of_reach_are_named(made):
     """Promise 4: closures, partials and other people's class bodies are out of reach; status says so."""
     program = """
@@ -167,7 +186,7 @@ def record(**changed):
 
 
 def test_a_job_has_all_ranks_in_order():
-    found = overview.of_run(record())
+    found = overview_job.of_run(record())
     assert [rank["rank"] for rank in found.ranks] == [0, 1]
     assert found.settings["timeout"]["text"] == "2h"
     assert [row.state for row in found.patches] == ["applied"]
@@ -181,15 +200,23 @@ def test_of_ranks_that_differ_the_worst_is_shown_with_its_rank():
     """One rank without a patch is what hangs a job: a summary must not hide it behind the others."""
     changed = record()
     changed["ranks"][0]["patches"][0].update(state="failed", reason="broken")
-    row = overview.of_run(changed).patches[0]
+    row = overview_job.of_run(changed).patches[0]
     assert row.state == ledger.FAILED
     assert row.reason == "on rank 1 of 2: broken"
-    assert "on rank 1 of 2: broken" in " ".join(str(overview.of_run(changed)).split())
+    assert "on rank 1 of 2: broken" in " ".join(str(overview_job.of_run(changed)).split())
+
+
+def test_a_rank_that_has_not_got_so_far_is_told_apart():
+    """It knows its target only as it was declared, with all the modules that releases keep it in."""
+    changed = record()
+    changed["ranks"][0]["patches"][0].update(state="waiting", target="torch.x|torch.y:f", reason="later")
+    (row,) = overview_job.of_run(changed).patches
+    assert (row.state, row.reason) == ("waiting", "on rank 1 of 2: later")
 
 
 def test_ranks_that_left_no_record_are_missed():
     changed = record(world_size=4)
-    text = " ".join(str(overview.of_run(changed)).split())
+    text = " ".join(str(overview_job.of_run(changed)).split())
     assert "on, but only for 2 of 4 ranks" in text
     assert "no record of ranks 2-3" in text
 
@@ -197,7 +224,7 @@ def test_ranks_that_left_no_record_are_missed():
 def test_different_versions_are_told_apart():
     changed = record()
     changed["ranks"][0]["packages"] = {"torch": "2.1"}
-    text = str(overview.of_run(changed))
+    text = str(overview_job.of_run(changed))
     assert "rank 0 with torch 2.0" in text
     assert "rank 1 with torch 2.1" in text
 
@@ -207,7 +234,7 @@ def test_of_many_ranks_the_text_shows_those_that_differ():
     template = changed["ranks"][0]
     changed["ranks"] = [json.loads(json.dumps({**template, "rank": number})) for number in range(200)]
     changed["ranks"][77]["patches"][0]["state"] = "failed"
-    text = str(overview.of_run(changed))
+    text = str(overview_job.of_run(changed))
     assert "198 more ranks" in text
     assert "\n  77 " in text
     assert len(text.splitlines()) < 60
@@ -221,7 +248,7 @@ def test_a_peers_text_cannot_steer_the_terminal():
         state="failed", reason="a\x1b]0;b", traceback="Trace\n  \x1b[31mx"
     )
     changed["limits"]["groups"][0]["set_by"] = "c\x1b[5m"
-    text = str(overview.of_run(changed))
+    text = str(overview_job.of_run(changed))
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
@@ -235,20 +262,20 @@ def test_a_peers_text_cannot_steer_the_terminal():
     ],
 )
 def test_a_damaged_ledger_is_shown_as_far_as_it_goes(damage):
-    assert "Run" in str(overview.of_run(record(**damage)))
-    assert "Run" in str(overview.of_run({"run": "x"}))
+    assert "Run" in str(overview_job.of_run(record(**damage)))
+    assert "Run" in str(overview_job.of_run({"run": "x"}))
 
 
 def test_text_fits_and_is_plain():
     changed = record()
     changed["ranks"][0]["patches"][0].update(state="failed", reason="long " * 60, target="m:" + "name" * 9)
-    for line in str(overview.of_run(changed)).splitlines():
+    for line in str(overview_job.of_run(changed)).splitlines():
         assert len(line) <= tables.WIDTH
         assert "\x1b" not in line
 
 
 def test_colours_are_only_for_terminals():
-    found = overview.of_run(record())
+    found = overview_job.of_run(record())
     assert "\x1b[32mapplied" in overview_text.text(found, colours=True)
     assert "\x1b" not in overview_text.text(found, colours=False)
 
@@ -262,12 +289,15 @@ def test_targets_of_other_releases_do_not_count():
     gone = row("torch:gone", ledger.SKIPPED, "torch has no gone")
     assert overview.by_patch([other, mine]) == {"a.b": "applied"}
     assert overview.by_patch([other]) == {"a.b": "skipped"}
+    later = row("torch:later", ledger.WAITING, "")
+    assert overview.by_patch([later, mine]) == overview.by_patch([mine, later]) == {"a.b": "applied"}
+    assert overview.by_patch([later]) == {"a.b": "waiting"}
     assert overview.by_patch([other, mine, gone]) == {"a.b": "skipped"}
 
 
 def test_table_wraps_its_last_column_and_moves_it_below_where_there_is_no_room():
     beside = tables.table([["a", "word " * 30]])
-    assert all(line.startswith("  a") or line.startswith("     word") for line in beside.splitlines())
+    assert all(line.startswith(("  a", "     word")) for line in beside.splitlines())
     below = tables.table([["a" * 80, "word " * 30]])
     assert below.splitlines()[1].startswith("      word")
     assert all(len(line) <= tables.WIDTH for text in (beside, below) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""`ddp-patches status` as people and programs run it: before a run, and for a job that has left its ledger."""
+"""`ddp-patches status` as people and programs run it: before a run, and for a job that left its ledger."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_text_says_the_same_in_100_columns(tmp_path, machine):
 
 
 def test_without_any_framework(tmp_path):
-    """On a laptop without torch, or in the wrong environment: the most common reason for nothing happening."""
+    """On a laptop without torch, or in the wrong environment: the most common reason of all."""
     if interpreters.run([sys.executable, "-c", "import torch"], environment.clean(tmp_path)).code == 0:
         pytest.skip("this Python has a torch")
     finished = run(tmp_path)
