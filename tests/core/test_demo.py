@@ -1,5 +1,4 @@
-"""What the demo concludes from a run: it must not call one cured that needed no cure, or dead of the limit that
-died of something else.
+"""What the demo concludes: no run is called cured that needed no cure.
 
 The lines are those that torch 2.13 and Ultralytics 8.4.190 printed.
 """
