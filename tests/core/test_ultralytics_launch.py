@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from ddp_patches import settings
+from ddp_patches import _finder, propagation, settings
+from ddp_patches.patches.ultralytics import launch
 from ddp_patches.patches.ultralytics.launch import cloudpickle_obstacle, settings_for_workers
 
 
@@ -41,3 +44,30 @@ def test_missing_cloudpickle_is_said_only_where_it_is_needed():
     assert cloudpickle_obstacle(needed=True, installed=True, can_install=False) == ""
     assert "pip install cloudpickle" in cloudpickle_obstacle(needed=True, installed=False, can_install=False)
     assert "runs pip" in cloudpickle_obstacle(needed=True, installed=False, can_install=True)
+
+
+@pytest.fixture
+def own_environment(monkeypatch):
+    """This process's environment and settings, as they were when the test is over."""
+    monkeypatch.setattr(os, "environ", {"PYTHONPATH": "/my/code"})
+    yield os.environ
+    _finder.disarm_children()
+    settings.activate(None)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "variables", "armed"),
+    [
+        ({}, {}, True),
+        ({"propagate": False}, {}, False),
+        ({}, {"DDP_PATCHES_PROPAGATE": "off"}, False),
+        ({}, {"DDP_PATCHES": "0"}, False),
+    ],
+)
+def test_workers_are_armed_unless_the_user_said_no(own_environment, keywords, variables, armed):
+    own_environment.update(variables)
+    settings.activate(settings.load(own_environment, timeout="3h", **keywords))
+    launch._arm_workers()
+    folders = own_environment["PYTHONPATH"].split(os.pathsep)
+    assert folders == ([propagation.bootstrap_directory()] if armed else []) + ["/my/code"]
+    assert own_environment.get("DDP_PATCHES_TIMEOUT") == ("10800.0" if armed else None)

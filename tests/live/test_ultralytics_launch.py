@@ -29,11 +29,11 @@ USER_TRAINER = """
 
     class Trainer(DetectionTrainer):
         def _do_train(self, *arguments):
-            report = {"armed": "ddp_patches" in sys.modules, "arguments": sys.orig_argv}
+            report = {"armed": "ddp_patches" in sys.modules}
             if report["armed"]:
                 import ddp_patches
                 status = ddp_patches.status()
-                report["patches"] = {row.id: row.state for row in status.patches}
+                report["patches"] = [(row.id, row.state) for row in status.patches]
                 report["settings"] = status.settings
             with open(os.path.join(os.environ["REPORTS"], os.environ["RANK"]), "w") as file:
                 json.dump(report, file)
@@ -101,23 +101,17 @@ def test_workers_of_a_script_that_sets_pythonpath_are_armed(processes, version):
     result, reports = train(processes, version)
     for report in reports:
         assert report["armed"], result
-        assert {state for name, state in report["patches"].items() if name.startswith("ultralytics.")} == {
-            "applied"
-        }
-        assert report["settings"]["timeout"] == {"value": 10800.0, "source": "keyword"}
-        assert report["settings"]["zero_first_timeout"] == {"value": 172800.0, "source": "environment"}
-        assert report["settings"]["run_dir"] == {"value": "none", "source": "environment"}
+        ours = [(name, state) for name, state in report["patches"] if name.startswith("ultralytics.")]
+        assert {state for _, state in ours} == {"applied"}, ours
+        settings = {name: (row["value"], row["source"]) for name, row in report["settings"].items()}
+        assert settings["timeout"] == (10800.0, "keyword")
+        assert settings["zero_first_timeout"] == (172800.0, "environment")
+        assert settings["run_dir"] == ("none", "environment")
 
 
 def test_without_the_patch_they_are_not(processes):
     """Shows that the test above can fail."""
     result, reports = train(processes, "8.3.190", DDP_PATCHES_SKIP="ultralytics.launch")
-    assert [report["armed"] for report in reports] == [False, False], result
-
-
-def test_workers_are_not_armed_where_propagate_is_off(processes):
-    """``propagate`` off means: this process only."""
-    result, reports = train(processes, "8.3.190", DDP_PATCHES_PROPAGATE="off", DDP_PATCHES_SKIP="")
     assert [report["armed"] for report in reports] == [False, False], result
 
 
@@ -149,7 +143,7 @@ COMMAND = """
 """
 
 
-@pytest.mark.parametrize("version", ["8.0.40", "8.0.132", "8.4.0"])
+@pytest.mark.parametrize("version", ["8.0.40", "8.4.0"])
 def test_command_is_upstreams_own(processes, version):
     """The launching call of each form of the function, through the name that the trainer imported."""
     known = environment.clean(processes.folder, layer(version), environment.CPU_VISION)
@@ -162,4 +156,5 @@ def test_command_is_upstreams_own(processes, version):
     assert command[7] == answer["file"]
     assert answer["path"][0].endswith("bootstrap")
     assert answer["path"][1:] == ["/my/code"]
-    assert answer["state"] == "applied"
+    assert (answer["state"], answer["verdict"]) == ("applied", "tested")
+    assert answer["reason"] == "set for the workers again: PYTHONPATH"

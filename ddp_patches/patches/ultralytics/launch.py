@@ -30,7 +30,7 @@ launch = patch(
     upstream="https://docs.ultralytics.com/reference/utils/dist/",
     since="0.1.0",
     remove_when="never: it carries ddp_patches itself to the workers",
-    tested=(),
+    tested=("8.0.40", "8.3.190", "8.4.0", "8.4.190"),
 )
 
 
