@@ -64,21 +64,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print which processes are armed; 0 if all that should be are, 1 if not, 2 for a missing launcher."""
+    """Print which processes are armed; 0 if all that should be are, 1 if not, 2 if it cannot run."""
     launcher = arguments.launcher[1:] if arguments.launcher[:1] == ["--"] else arguments.launcher
     environ = dict(os.environ)
     problem = _arm(environ)
     token = secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="ddp_patches-probe-") as folder:
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="ddp_patches-probe-") as folder:
             if launcher:
                 rows = _through(launcher, environ, token, folder, arguments.timeout or _LAUNCHER_SECONDS)
             else:
                 kinds = probe_kinds.kinds(token, folder, not arguments.no_torch)
                 rows = [_row_of(kind, environ, token, folder, arguments.timeout) for kind in kinds]
-        except OSError as error:
-            print("ddp-patches: cannot run %s: %s" % (launcher[0], error.strerror or error), file=sys.stderr)
-            return 2
+    except OSError as error:  # no such launcher, or no folder that can be written
+        what = launcher[0] if launcher else "the probe"
+        print("ddp-patches: cannot run %s: %s" % (what, error.strerror or error), file=sys.stderr)
+        return 2
     good = all(row["armed"] for row in rows if row["expected"] and not row["skipped"])
     if arguments.json:
         found = {"armed": good, "launcher": list(launcher), "problem": problem, "processes": rows}

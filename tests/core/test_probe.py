@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from ddp_patches import propagation
-from ddp_patches.cli import probe, probe_child, probe_kinds
+from ddp_patches.cli import main, probe, probe_child, probe_kinds
 from support import environment, interpreters, processes
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the launchers of these tests are shells")
@@ -159,6 +159,19 @@ def test_a_launcher_that_does_not_exist(tmp_path):
     finished = run(tmp_path, "--", "no-such-launcher")
     assert (finished.code, finished.out) == (2, "")
     assert "cannot run no-such-launcher" in finished.err
+
+
+def test_a_system_without_a_folder_to_write_to(tmp_path, monkeypatch, capsys):
+    """The kinds need one for their answers; the reason is one line."""
+
+    def none(**given):
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(probe.tempfile, "TemporaryDirectory", none)
+    assert main.main(["probe"]) == 2
+    assert capsys.readouterr().err == (
+        "ddp-patches: cannot run the probe: No usable temporary directory found\n"
+    )
 
 
 def test_text_fits_and_leaves_nothing_behind(tmp_path):
