@@ -6,12 +6,11 @@ itself, which sets ``_initializing`` of the module's spec to False as its last s
 spec is exchanged for one that notices. No loader is wrapped, so ``torch.__loader__`` stays what it is.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without importing typing on the start-up path
+# Annotations are quoted: to import typing, or even __future__, costs more than this module does.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Mapping, Optional
 
@@ -21,9 +20,9 @@ _TRIGGER = "torch"
 _OFF_WORDS = ("0", "off", "false", "no")  # as in settings.py, which is too heavy to import here
 _SAID = "DDP_PATCHES_WARNED"
 
-_finder: Optional[_TorchFinder] = None  # our entry on sys.meta_path while we wait
+_finder: "Optional[_TorchFinder]" = None  # our entry on sys.meta_path while we wait
 _engine_started = False
-_previous_environment: Any = None  # what arm() replaced, for disarm_children()
+_previous_environment: "Any" = None  # what arm() replaced, for disarm_children()
 
 
 def is_off() -> bool:
@@ -81,7 +80,7 @@ def stop() -> None:
     _engine_started = False
 
 
-def arm_children(keywords: Optional[Mapping[str, str]] = None) -> None:
+def arm_children(keywords: "Optional[Mapping[str, str]]" = None) -> None:
     """Let the processes that this one starts have the same patches, and ``keywords`` as settings.
 
     Without ``keywords``, which ``enable()`` gives, the variable ``DDP_PATCHES_PROPAGATE`` is obeyed.
@@ -114,7 +113,7 @@ def disarm_children() -> None:
     propagation.disarm(os.environ)
 
 
-def users_environment() -> Dict[str, str]:
+def users_environment() -> "Dict[str, str]":
     """The environment without what :func:`arm_children` put there for an earlier ``enable()``."""
     environ = dict(os.environ)
     if _previous_environment is not None:
@@ -125,10 +124,10 @@ def users_environment() -> Dict[str, str]:
 
 
 # A module's own dict, whatever its class does on attribute access: that is how lazy modules are triggered.
-_dict_of: Any = vars(type(sys))["__dict__"].__get__
+_dict_of: "Any" = vars(type(sys))["__dict__"].__get__
 
 
-def namespace_of(module: Any) -> Optional[Dict[str, Any]]:
+def namespace_of(module: "Any") -> "Optional[Dict[str, Any]]":
     """The dict of a module, read so that no lazy module is triggered; None for anything else."""
     try:
         found: Optional[Dict[str, Any]] = _dict_of(module)
@@ -137,17 +136,17 @@ def namespace_of(module: Any) -> Optional[Dict[str, Any]]:
     return found
 
 
-def spec_of(module: Any) -> Any:
+def spec_of(module: "Any") -> "Any":
     """``module.__spec__``, without triggering a lazy module; None where there is none."""
     return (namespace_of(module) or {}).get("__spec__")
 
 
-def is_being_imported(module: Any) -> bool:
+def is_being_imported(module: "Any") -> bool:
     """Whether the import system is still executing ``module``."""
     return bool(getattr(spec_of(module), "_initializing", False))
 
 
-def when_finished(spec: Any, callback: Callback) -> bool:
+def when_finished(spec: "Any", callback: "Callback") -> bool:
     """Call ``callback()`` once when the running import of the module of ``spec`` has finished or failed.
 
     At that moment the import system still holds the module's lock: a callback must not wait for
@@ -162,7 +161,7 @@ def when_finished(spec: Any, callback: Callback) -> bool:
     return True
 
 
-def _watch(spec: Any, callback: Callback) -> Optional[List[Callback]]:
+def _watch(spec: "Any", callback: "Callback") -> "Optional[List[Callback]]":
     if type(spec) not in (type(sys.__spec__), _watched_spec_class()):
         return None
     waiting: List[Callback] = spec.__dict__.setdefault("_ddp_patches_waiting", [])
@@ -172,7 +171,7 @@ def _watch(spec: Any, callback: Callback) -> Optional[List[Callback]]:
     return waiting
 
 
-def _finish(spec: Any, waiting: List[Callback]) -> None:
+def _finish(spec: "Any", waiting: "List[Callback]") -> None:
     spec.__dict__.pop("_ddp_patches_waiting", None)
     spec.__class__ = type(sys.__spec__)
     while True:
@@ -188,10 +187,10 @@ def _finish(spec: Any, waiting: List[Callback]) -> None:
             trace("a callback after import failed: %r" % (error,))
 
 
-_WatchedSpec: Any = None
+_WatchedSpec: "Any" = None
 
 
-def _watched_spec_class() -> Any:
+def _watched_spec_class() -> "Any":
     # Made on first use: sys.__spec__ is the import system's own ModuleSpec, and asking it for its
     # class spares the import of importlib.machinery.
     global _WatchedSpec
@@ -199,11 +198,11 @@ def _watched_spec_class() -> Any:
 
         class WatchedSpec(type(sys.__spec__)):  # type: ignore[misc]
             @property
-            def _initializing(self) -> Any:
+            def _initializing(self) -> "Any":
                 return self.__dict__.get("_initializing", False)
 
             @_initializing.setter
-            def _initializing(self, value: Any) -> None:
+            def _initializing(self, value: "Any") -> None:
                 self.__dict__["_initializing"] = value
                 if not value:
                     _finish(self, self.__dict__.get("_ddp_patches_waiting", []))
@@ -222,7 +221,7 @@ class _TorchFinder:
     def __init__(self) -> None:
         self._asking = False
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """None; for torch itself what the other finders say."""
         if self is not _finder:
             return None
@@ -241,7 +240,7 @@ class _TorchFinder:
         return None
 
 
-def _outermost_import() -> Any:
+def _outermost_import() -> "Any":
     """The spec of what this thread has begun to import first, None if it imports nothing.
 
     Whatever else it is importing may be half complete, and may be needed by the engine.
@@ -255,7 +254,7 @@ def _outermost_import() -> Any:
     return found
 
 
-def _loaded_torch() -> Any:
+def _loaded_torch() -> "Any":
     """torch, complete or not; None while there is none, or only a placeholder that is not yet loaded."""
     torch = sys.modules.get(_TRIGGER)
     return None if type(torch).__name__ == "_LazyModule" else torch  # importlib.util.LazyLoader
