@@ -1,0 +1,60 @@
+"""What the ranks of tests/distributed have in common. Imported after ddp_patches, if that is on."""
+
+import datetime
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+LOCAL_RANK = int(os.environ["LOCAL_RANK"])
+
+
+def say(**answer):
+    """Print an answer for the test."""
+    print(json.dumps(dict(answer, rank=RANK)), flush=True)
+
+
+def start(seconds=None, port=None):
+    """Make the default group over gloo; `seconds`: its timeout."""
+    if port is not None:
+        os.environ["MASTER_PORT"] = str(port)
+    limit = {} if seconds is None else {"timeout": datetime.timedelta(seconds=seconds)}
+    dist.init_process_group("gloo", **limit)
+
+
+def total():
+    """The sum of rank + 1 over all ranks: right only if nobody is one collective ahead."""
+    value = torch.tensor([RANK + 1.0])
+    dist.all_reduce(value)
+    return value.item()
+
+
+def wait_for(path, seconds=120):
+    """Until a file is there."""
+    deadline = time.monotonic() + seconds
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
+def meet(folder, name):
+    """Wait until every rank has come here. Through files: no collective, no store."""
+    open(os.path.join(folder, "%s.%d" % (name, RANK)), "w").close()
+    for rank in range(WORLD_SIZE):
+        wait_for(os.path.join(folder, "%s.%d" % (name, rank)))
+
+
+class Barriers:
+    """Notes when this rank enters the real barrier."""
+
+    def __init__(self):
+        self.entered = []
+        self._original = dist.barrier
+        dist.barrier = self
+
+    def __call__(self, *arguments, **keywords):
+        self.entered.append(time.time())
+        return self._original(*arguments, **keywords)
