@@ -31,7 +31,7 @@ examples:
   ddp-patches probe -- bash -c 'module load x; srun -n 4 {probe}'
 
 A small program takes the place of the training: it is appended to the launcher's words, or stands where
-{probe} does. It trains nothing and imports no torch. A process is armed if the patches wait in it for
+{probe} does. It trains nothing, and imports no torch there. A process is armed if the patches wait in it for
 torch, or are on. Exit code 0: all that should be armed are; 1: one is not, or gave no answer.
 """
 
