@@ -54,21 +54,23 @@ _rows: Dict[Tuple[str, str], Row] = {}
 _revision = 0
 
 
-def record(patch_id: str, target: str, **changes: Any) -> Row:
-    """Create or change the row of a patch at a target."""
+def record(patch_id: str, target: str, **changes: Any) -> None:
+    """Change the row of a patch at a target. With ``package`` among the changes a missing row is created.
+
+    Without it nothing happens: a replacement that is still running has outlived ``disable()``.
+    """
     global _revision
     with lock:
         row = _rows.get((patch_id, target))
+        if row is None and "package" in changes:
+            row = _rows[(patch_id, target)] = Row(patch_id, changes["package"], target)
         if row is None:
-            row = _rows[(patch_id, target)] = Row(patch_id, changes.pop("package", ""), target)
-        shown = changes.pop("shown_target", None)
+            return
+        row.target = changes.pop("shown_target", row.target)
         for name, value in changes.items():
             setattr(row, name, value)
-        if shown:
-            row.target = shown
         row.at = time.time()
         _revision += 1
-        return row
 
 
 def rows() -> List[Row]:

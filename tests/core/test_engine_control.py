@@ -6,6 +6,7 @@ Programs in a Python of their own, with the made-up torch and framework of `supp
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 
@@ -15,7 +16,7 @@ SNAPSHOT = """
 import sys
 
 def take():
-    "Every module's dict, by identity of its values; not ours, nor wrapt's, which notes that it has been used."
+    "Every module's dict, by identity of its values; not ours, nor wrapt's, which notes that it was used."
     return {
         name: {key: id(value) for key, value in vars(module).items()}
         for name, module in list(sys.modules.items())
@@ -151,6 +152,31 @@ def test_disable_from_inside_a_patched_call(folder):
         print(framework.user.work(2), framework_patches.states())
     """
     assert made_up.lines(folder, program) == ["patched, upstream did 1", "upstream did 2 []"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forking_while_another_thread_uses_the_ledger(folder):
+    """A loader's workers are forked beside threads of ours. A lock held at that moment would stay held."""
+    program = """
+        import os, threading, ddp_patches.auto, framework_patches, framework.user
+        from ddp_patches.engine import ledger
+        done = False
+        def read():
+            while not done:
+                ledger.rows()
+        thread = threading.Thread(target=read)
+        thread.start()
+        for _ in range(100):
+            child = os.fork()
+            if child == 0:
+                ledger.record("framework.work", "none")
+                os._exit(len(framework_patches.rows()))
+            assert os.waitpid(child, 0)[1] == 2 << 8
+        done = True
+        thread.join()
+        print("done")
+    """
+    assert made_up.lines(folder, program, limit_s=30) == ["done"]
 
 
 def test_what_the_user_wrapped_around_ours_stays(folder):

@@ -256,6 +256,31 @@ def test_start_is_idempotent_and_stop_takes_everything_back(folder):
     assert made_up.lines(folder, program) == ["1 True", "True", "False", "True True"]
 
 
+def test_leaving_does_not_make_an_import_in_another_thread_skip_a_finder(folder):
+    """That thread goes through the list of finders, and has come to the one behind ours."""
+    program = """
+        import sys, threading
+        from ddp_patches import _finder
+        inside, left = threading.Event(), threading.Event()
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                if threading.current_thread() is thread:
+                    inside.set()
+                    left.wait(10)
+        sys.meta_path.insert(0, Slow())
+        _finder.start()
+        new = [name for name in sys.builtin_module_names if name not in sys.modules][0]
+        thread = threading.Thread(target=__import__, args=(new,))
+        thread.start()
+        inside.wait(10)
+        _finder.stop()
+        left.set()
+        thread.join()
+        print(new in sys.modules)
+    """
+    assert made_up.lines(folder, program) == ["True"]
+
+
 @pytest.mark.parametrize("word", ["0", "off", "False", " no "])
 def test_switched_off_nothing_of_ours_runs(folder, word):
     """Promise 13, for every door."""
