@@ -267,7 +267,7 @@ def test_leaving_does_not_make_an_import_in_another_thread_skip_a_finder(folder)
                 if threading.current_thread() is thread:
                     inside.set()
                     left.wait(10)
-        sys.meta_path.insert(0, Slow())
+        sys.meta_path.insert(sys.meta_path.index(sys.__loader__), Slow())  # before the one for built-in modules
         _finder.start()
         new = [name for name in sys.builtin_module_names if name not in sys.modules][0]
         thread = threading.Thread(target=__import__, args=(new,))
