@@ -106,11 +106,20 @@ def restore_environment() -> None:
 
 
 def disarm_children() -> None:
-    """Let the processes that this one starts be left alone, also where a parent of this one armed them."""
+    """Let the processes that this one starts be left alone, also where a parent of this one armed them.
+
+    Settings from a parent stay, for an ``enable()`` that follows.
+    """
     restore_environment()
     from . import propagation
 
-    propagation.disarm(os.environ)
+    disarmed = dict(os.environ)
+    propagation.disarm(disarmed)
+    for name in (propagation.ARMED, "PYTHONPATH"):
+        if name in disarmed:
+            os.environ[name] = disarmed[name]
+        else:
+            os.environ.pop(name, None)
 
 
 def users_environment() -> "Dict[str, str]":

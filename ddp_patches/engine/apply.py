@@ -77,7 +77,12 @@ def find(module: types.ModuleType, attribute: str) -> Tuple[Optional[type], str,
 
 
 def dress(function: Callable[..., Any], original: Any, patch_id: str) -> Callable[..., Any]:
-    """Give ``function`` upstream's name, module, docstring and signature, and our mark."""
+    """Give ``function`` upstream's name, module, docstring and signature, and our mark.
+
+    Raises TypeError for anything but a plain function: it would not pickle as upstream's does.
+    """
+    if type(function) is not types.FunctionType or function is original:
+        raise TypeError("the patch must build a plain function of its own, not %r" % (function,))
     functools.update_wrapper(function, original)
     function.__ddp_patches__ = patch_id  # type: ignore[attr-defined]
     return function
@@ -91,7 +96,7 @@ def sweep(old: Any, new: Any) -> int:
     """
     places = 0
     for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] == OWN_PACKAGE:
+        if str(module_name).partition(".")[0] == OWN_PACKAGE:
             continue
         namespace = _finder.namespace_of(module) or {}
         for name, value in namespace.copy().items():  # a copy: another thread may be importing

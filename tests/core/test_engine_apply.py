@@ -144,6 +144,7 @@ def test_entries_that_are_no_modules_are_left_alone(module, monkeypatch, functio
     space = types.SimpleNamespace(work=function)
     for number, entry in enumerate([None, 7, NoModule(), NoModule, space]):
         monkeypatch.setitem(sys.modules, "entry%d" % number, entry)
+    monkeypatch.setitem(sys.modules, 7, home)  # nor need a key be a string
     placed = replacement_of(function)
     placed.install()
     assert home.work is placed.function and space.work is function
@@ -259,3 +260,10 @@ def test_holders_that_no_sweep_can_reach_are_named(module, function):
         "the class %s.%s" % (__name__, Body.__qualname__),
         "the closure of %s.%s" % (__name__, keep[1].__qualname__),
     ]
+
+
+@pytest.mark.parametrize("built", [upstream, functools.partial(upstream), None, Upper().work, Upper])
+def test_what_would_not_travel_is_refused(built):
+    with pytest.raises(TypeError, match="must build a plain function of its own"):
+        apply.dress(built, upstream, "some.patch")
+    assert "__wrapped__" not in vars(upstream)

@@ -16,11 +16,11 @@ SNAPSHOT = """
 import sys
 
 def take():
-    "Every module's dict, by identity of its values; not ours, nor wrapt's, which notes that it was used."
+    "Every module's dict but ours, by identity of its values."
     return {
         name: {key: id(value) for key, value in vars(module).items()}
         for name, module in list(sys.modules.items())
-        if module is not None and name.partition(".")[0] not in ("ddp_patches", "wrapt", "__main__")
+        if module is not None and name.partition(".")[0] not in ("ddp_patches", "__main__")
     }
 
 def differences(before, after):
@@ -72,7 +72,8 @@ def test_after_disable_every_module_dict_is_what_it_was(folder):
     """By identity, class bodies included; and modules imported meanwhile hold upstream's function."""
     program = """
         import ddp_patches, framework_patches, snapshot, torch, framework.user
-        import ddp_patches.engine.control
+        ddp_patches.enable()  # once before, for what modules remember when they are first used
+        ddp_patches.disable()
         before = snapshot.take()
         body = dict(vars(framework.work.Worker))
         for _ in range(2):
@@ -362,16 +363,26 @@ def test_propagate_as_keyword_wins_over_the_variable(folder):
 
 
 def test_disable_in_a_child_lets_its_own_children_alone(folder):
-    """Also where a parent of the child armed them all."""
+    """Also where a parent of the child armed them all. Its settings are there for a new start."""
+    child = """
+        import subprocess, sys
+        def ask():
+            subprocess.run([sys.executable, "-c", "import sys; print('ddp_patches' in sys.modules)"])
+        ask()
+        import ddp_patches
+        ddp_patches.disable()
+        ask()
+        ddp_patches.enable()
+        ask()
+        print(ddp_patches.settings.current().timeout, ddp_patches.settings.active().sources["timeout"])
+    """
+    made_up.write_files(folder, {"child.py": child})
     program = """
         import subprocess, sys, ddp_patches
         ddp_patches.enable(timeout="4h")
-        ask = "import sys; print('ddp_patches' in sys.modules)"
-        child = "import subprocess; %s; import ddp_patches; ddp_patches.disable(); %s" % (
-            ask, "subprocess.run([sys.executable, '-c', %r])" % ask)
-        subprocess.run([sys.executable, "-u", "-c", child], check=True)
+        subprocess.run([sys.executable, "-u", "child.py"], check=True)
     """
-    assert made_up.lines(folder, program) == ["True", "False"]
+    assert made_up.lines(folder, program) == ["True", "False", "True", "14400.0 keyword"]
 
 
 def test_a_failure_of_ours_at_call_time(folder):

@@ -257,7 +257,7 @@ def test_start_is_idempotent_and_stop_takes_everything_back(folder):
 
 
 def test_leaving_does_not_make_an_import_in_another_thread_skip_a_finder(folder):
-    """That thread goes through the list of finders, and has come to the one behind ours."""
+    """That thread goes through the list of finders and is just before the one for built-in modules."""
     program = """
         import sys, threading
         from ddp_patches import _finder
@@ -267,7 +267,7 @@ def test_leaving_does_not_make_an_import_in_another_thread_skip_a_finder(folder)
                 if threading.current_thread() is thread:
                     inside.set()
                     left.wait(10)
-        sys.meta_path.insert(sys.meta_path.index(sys.__loader__), Slow())  # before the one for built-in modules
+        sys.meta_path.insert(sys.meta_path.index(sys.__loader__), Slow())
         _finder.start()
         new = [name for name in sys.builtin_module_names if name not in sys.modules][0]
         thread = threading.Thread(target=__import__, args=(new,))
