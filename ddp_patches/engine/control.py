@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from .. import _finder, console, settings
 from . import apply, catalogue, hooks, ledger, versions
-from .patch import Patch, Variant
+from .patch import Patch
 
 _enabled_with: Optional[settings.Settings] = None  # None: off
 _in_place: Dict[Tuple[str, str], apply.Replacement] = {}  # (patch id, target), in the order of applying
@@ -113,36 +114,41 @@ def _is_wanted(patch: Patch, target: str) -> bool:
 def _apply(patch: Patch, target: str, place: str) -> None:
     """Apply one patch at one target; every outcome goes to the ledger."""
     outcome: Dict[str, Any] = {"shown_target": place, "traceback": ""}
-    replacement, failure = None, None
+    failure = None
     try:
         version = versions.imported_version(patch.package)
-        package = sys.modules.get(patch.package)
-        if version is None and _finder.is_being_imported(package):
-            # Some packages learn their version in the last line of their __init__.
-            _finder.when_finished(_finder.spec_of(package), lambda: _module_ready(place.partition(":")[0]))
+        if version is None and _is_delayed(patch.package, place):
             return
         outcome["version"] = version or "unknown"
-        outcome["verdict"], outcome["reason"], replacement = _prepare(patch, target, place, version)
-        outcome["state"] = ledger.APPLIED if replacement is not None else ledger.SKIPPED
-        if not _settle(patch, target, replacement, outcome):
-            _apply(patch, target, place)
-            return
+        settled = False
+        while not settled:  # again, if another thread has patched the same target meanwhile
+            outcome["verdict"], outcome["reason"], replacement = _prepare(patch, target, place, version)
+            outcome["state"] = ledger.APPLIED if replacement is not None else ledger.SKIPPED
+            settled = _settle(patch, target, replacement, outcome)
     except Exception as error:  # never the user's import
         failure = error
         summary, text = ledger.describe(error)
         outcome.update(state=ledger.FAILED, verdict="", reason=summary, traceback=text)
         _settle(patch, target, None, outcome)
         console.warn_once("%s is not applied, %s stays as upstream wrote it: %s" % (patch.id, place, summary))
-    if settings.current().strict and (failure is not None or outcome["verdict"] == versions.CHANGED):
+    strict = _enabled_with is not None and _enabled_with.strict
+    if strict and (failure is not None or outcome["verdict"] == versions.CHANGED):
         message = "%s cannot be applied to %s: %s" % (patch.id, place, outcome["reason"])
         raise ledger.StrictError(message) from failure
+
+
+def _is_delayed(package: str, place: str) -> bool:
+    """Whether a package that has no version yet is still being imported: some learn it in their last line."""
+    module = sys.modules.get(package)
+    again = functools.partial(_module_ready, place.partition(":")[0])
+    return _finder.is_being_imported(module) and _finder.when_finished(_finder.spec_of(module), again)
 
 
 def _prepare(
     patch: Patch, target: str, place: str, version: Optional[str]
 ) -> Tuple[str, str, Optional[apply.Replacement]]:
     """Verdict, reason, and what to put in; None to leave upstream alone. Raises whatever the patch raises."""
-    fitting: List[Variant] = [v for v in versions.variants_for(patch, version) if str(v.target) == target]
+    fitting = [v for v in versions.variants_for(patch, version) if str(v.target) == target]
     if not fitting:
         return versions.ABSENT, "there is no variant for %s %s" % (patch.package, version), None
     obstacle = patch.condition() if patch.condition is not None else None

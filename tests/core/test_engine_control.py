@@ -155,6 +155,33 @@ def test_disable_from_inside_a_patched_call(folder):
     assert made_up.lines(folder, program) == ["patched, upstream did 1", "upstream did 2 []"]
 
 
+def test_a_target_that_another_thread_patches_at_the_same_moment(folder):
+    """What is built by then wraps a function that is no longer there: it is built again over the new one."""
+    second = """
+        from ddp_patches import patch
+        from ddp_patches.engine import control
+        SECOND = patch("framework.second", package="framework", summary="")
+        @SECOND.replaces("framework.work:work", parameters=("amount",))
+        def work(original):
+            import framework_patches
+            target = str(framework_patches.PATCH.variants[0].target)
+            control._apply(framework_patches.PATCH, target, "framework.work:work")
+            return lambda amount: "second, " + original(amount)
+    """
+    made_up.write_files(folder, {"second_patches.py": second})
+    program = """
+        import second_patches, framework_patches, ddp_patches, framework.user
+        ddp_patches.enable()
+        print(framework.user.work(1), framework_patches.states())
+        ddp_patches.disable()
+        print(framework.user.work(1), framework.work.work.__dict__)
+    """
+    assert made_up.lines(folder, program) == [
+        "second, patched, upstream did 1 ['applied', 'applied', 'applied']",
+        "upstream did 1 {}",
+    ]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forking_while_another_thread_uses_the_ledger(folder):
     """A loader's workers are forked beside threads of ours. A lock held at that moment would stay held."""
