@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import sys
 
 import pytest
 
-from support import dataset, environment, ranks
+from support import dataset, environment, layers, ranks
 
 USER_TRAINER = """
     import json, os, sys
@@ -64,13 +63,6 @@ SCRIPT = """
 """
 
 
-def layer(version):
-    """Where a release lies."""
-    if "TEST_LAYERS" not in os.environ:
-        pytest.skip("needs the releases that `nox -s live` installs")
-    return pathlib.Path(os.environ["TEST_LAYERS"], "ultralytics", version)
-
-
 def train(processes, version, **variables):
     """Run the script; the launching process's result and the report of each worker."""
     folder = processes.folder
@@ -78,13 +70,14 @@ def train(processes, version, **variables):
         (folder / name).mkdir()
     ranks.script(folder / "code", USER_TRAINER, "user_trainer.py")
     path = ranks.script(folder, SCRIPT)
-    user_code = os.pathsep.join(map(str, (folder / "code", layer(version), environment.CPU_VISION)))
-    known = environment.clean(folder, layer(version), environment.CPU_VISION)
-    known.update(
+    user_code = (folder / "code", environment.CPU_VISION, layers.ultralytics(version))
+    known = layers.ultralytics_environment(
+        folder,
+        version,
         DATA=str(dataset.make(folder / "data")),
         REPORTS=str(folder / "reports"),
         RUNS=str(folder / "runs"),
-        USER_CODE=user_code,
+        USER_CODE=os.pathsep.join(map(str, user_code)),
         DDP_PATCHES_ZERO_FIRST_TIMEOUT="48h",
         DDP_PATCHES_RUN_DIR="none",
         **variables,
@@ -146,8 +139,7 @@ COMMAND = """
 @pytest.mark.parametrize("version", ["8.0.40", "8.4.0"])
 def test_command_is_upstreams_own(processes, version):
     """The launching call of each form of the function, through the name that the trainer imported."""
-    known = environment.clean(processes.folder, layer(version), environment.CPU_VISION)
-    known["DDP_PATCHES_RUN_DIR"] = "none"
+    known = layers.ultralytics_environment(processes.folder, version, DDP_PATCHES_RUN_DIR="none")
     path = ranks.script(processes.folder, COMMAND)
     answer = processes.run([sys.executable, path], known, limit=270).check().answer
     command = answer["command"]

@@ -6,13 +6,11 @@ alone and with the patch, and prints what each asked for.
 
 from __future__ import annotations
 
-import os
-import pathlib
 import sys
 
 import pytest
 
-from support import environment, ranks
+from support import layers, ranks
 from support.releases import ULTRALYTICS
 
 BY_DEVICE_STRING = ("8.4.100", "8.4.190")  # upstream takes the index from the device string itself
@@ -105,11 +103,8 @@ def run(processes):
     """Run a program as one rank, or as all ranks, of a job; one answer for each."""
 
     def answers(version, program, limit=240, count=None, **variables):
-        if "TEST_LAYERS" not in os.environ:
-            pytest.skip("needs the releases that `nox -s live` installs")
-        layer = pathlib.Path(os.environ["TEST_LAYERS"], "ultralytics", version)
-        known = environment.clean(processes.folder, layer, environment.CPU_VISION, EXPECTED_VERSION=version)
-        known.update({"DEVICE": "0,1", "FAKE_DEVICE_COUNT": "2"}, **variables)
+        pretended = {"DEVICE": "0,1", "FAKE_DEVICE_COUNT": "2", "EXPECTED_VERSION": version}
+        known = layers.ultralytics_environment(processes.folder, version, **pretended, **variables)
         path = ranks.script(processes.folder, BEGINNING + program)
         if count:
             results = ranks.run(processes, path, known, count=count, nodes=2, limit=limit)
