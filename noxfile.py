@@ -27,7 +27,9 @@ OLDEST_WRAPT = "wrapt==1.14.2"
 OLDEST_WRAPT_PYTHONS = ["3.8", "3.11"]
 
 LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
-TEST_TOOLS = ["pytest", "pytest-timeout"]
+TEST_TOOLS = ["pytest", "pytest-timeout", "pytest-xdist"]
+# Most tests wait for processes of their own. More than four at a time would starve each other's ranks.
+TEST_WORKERS = str(min(4, 2 * (os.cpu_count() or 1)))
 
 # setuptools: releases before 8.1 import pkg_resources, which later ones no longer carry.
 LIVE_REQUIREMENTS = [
@@ -122,7 +124,8 @@ def run_tests(session: nox.Session, *folders: str, **environment: str) -> None:
     Paths there take the place of `folders`.
     """
     chosen = [argument for argument in session.posargs if os.path.exists(argument.partition("::")[0])]
-    session.run("pytest", *([] if chosen else folders), *session.posargs, env=environment)
+    parallel = ["-n", TEST_WORKERS, "--dist", "worksteal"]
+    session.run("pytest", *parallel, *([] if chosen else folders), *session.posargs, env=environment)
 
 
 def install_layers(session: nox.Session) -> str:
@@ -152,12 +155,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(python=CORE_PYTHONS)
 def core(session: nox.Session) -> None:
-    """Run what needs no framework, with the newest wrapt and the oldest one allowed."""
+    """Run what needs no framework, and the engine again with the oldest wrapt allowed."""
     session.install(".", *TEST_TOOLS)
     run_tests(session, "tests/core")
     if session.python in OLDEST_WRAPT_PYTHONS:
         session.install(OLDEST_WRAPT)
-        run_tests(session, "tests/core")
+        run_tests(session, *sorted(map(str, pathlib.Path("tests/core").glob("test_engine_*.py"))))
 
 
 @nox.session(python=LEGACY_PYTHON)
