@@ -155,6 +155,24 @@ def is_being_imported(module: "Any") -> bool:
     return bool(getattr(spec_of(module), "_initializing", False))
 
 
+# The import system's own ModuleSpec; to ask a spec for its class spares the import of importlib.machinery.
+_Spec: "Any" = type(sys.__spec__)
+
+
+class _WatchedSpec(_Spec):
+    """A spec that says when its module is complete."""
+
+    @property
+    def _initializing(self) -> "Any":
+        return self.__dict__.get("_initializing", False)
+
+    @_initializing.setter
+    def _initializing(self, value: "Any") -> None:
+        self.__dict__["_initializing"] = value
+        if not value:
+            _finish(self, self.__dict__.get("_ddp_patches_waiting", []))
+
+
 def when_finished(spec: "Any", callback: "Callback") -> bool:
     """Call ``callback()`` once when the running import of the module of ``spec`` has finished or failed.
 
@@ -171,18 +189,18 @@ def when_finished(spec: "Any", callback: "Callback") -> bool:
 
 
 def _watch(spec: "Any", callback: "Callback") -> "Optional[List[Callback]]":
-    if type(spec) not in (type(sys.__spec__), _watched_spec_class()):
+    if type(spec) not in (_Spec, _WatchedSpec):
         return None
     waiting: List[Callback] = spec.__dict__.setdefault("_ddp_patches_waiting", [])
     if callback not in waiting:
         waiting.append(callback)
-    spec.__class__ = _watched_spec_class()
+    spec.__class__ = _WatchedSpec
     return waiting
 
 
 def _finish(spec: "Any", waiting: "List[Callback]") -> None:
     spec.__dict__.pop("_ddp_patches_waiting", None)
-    spec.__class__ = type(sys.__spec__)
+    spec.__class__ = _Spec
     while True:
         try:
             callback = waiting.pop(0)  # two threads may be here: each callback is run by one of them
@@ -194,30 +212,6 @@ def _finish(spec: "Any", waiting: "List[Callback]") -> None:
             if getattr(error, "strict", False):  # unless the user asked for it
                 raise
             trace("a callback after import failed: %r" % (error,))
-
-
-_WatchedSpec: "Any" = None
-
-
-def _watched_spec_class() -> "Any":
-    # Made on first use: sys.__spec__ is the import system's own ModuleSpec, and asking it for its
-    # class spares the import of importlib.machinery.
-    global _WatchedSpec
-    if _WatchedSpec is None:
-
-        class WatchedSpec(type(sys.__spec__)):  # type: ignore[misc]
-            @property
-            def _initializing(self) -> "Any":
-                return self.__dict__.get("_initializing", False)
-
-            @_initializing.setter
-            def _initializing(self, value: "Any") -> None:
-                self.__dict__["_initializing"] = value
-                if not value:
-                    _finish(self, self.__dict__.get("_ddp_patches_waiting", []))
-
-        _WatchedSpec = WatchedSpec
-    return _WatchedSpec
 
 
 class _TorchFinder:
