@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .switch import disable, enable
 
 __version__ = "0.1.0"
-__all__ = ["Settings", "disable", "enable", "patch", "status", "__version__"]
+__all__ = ["Settings", "__version__", "disable", "enable", "patch", "status"]
 
 _HOMES = {
     "enable": "switch",
