@@ -17,11 +17,10 @@ from support.releases import NEWEST_ULTRALYTICS
 
 LIMIT_SECONDS = 280  # some 20 s on two free cores, several times that on busy ones
 
-# What differs for a rehearsal, and by which door. Releases up to 8.0.200 start the user's own script again
-# where that can be done, later ones a generated file.
+# What differs for a rehearsal, and by which door.
 FAMILIES = {
-    "8.0.40": "script",  # _setup_ddp(rank, world_size); counts CUDA devices, whatever device= says
-    "8.0.132": "script",  # _setup_ddp(world_size) of ultralytics.yolo; counts CUDA devices
+    "8.0.40": "yolo",  # _setup_ddp(rank, world_size); counts CUDA devices, whatever device= says
+    "8.0.132": "script",  # _setup_ddp(world_size) of ultralytics.yolo; starts the user's own script again
     "8.3.190": "yolo",  # the device string decides; final evaluation by select_device
     "8.4.0": "yolo",  # _setup_ddp(); CUDA_VISIBLE_DEVICES read back; final evaluation on cuda:RANK
     "8.4.100": "yolo",  # indices from the device string; final evaluation on the current device
@@ -76,8 +75,9 @@ def ddp_patches(*arguments):
     return [sys.executable, "-m", "ddp_patches", *arguments]
 
 
-def variables(tmp_path, version, **more):
-    return layers.ultralytics_environment(tmp_path, version, MPLBACKEND="Agg", **more)
+def variables(tmp_path, version):
+    # HOME, because early releases keep their settings and the generated file there.
+    return layers.ultralytics_environment(tmp_path, version, HOME=str(tmp_path), MPLBACKEND="Agg")
 
 
 def rehearse(processes, tmp_path, version, command, *options):
