@@ -17,6 +17,7 @@ import threading
 import time
 from typing import Any, Callable, List, NamedTuple, Optional
 
+from .. import console
 from .client import Address, ChannelError, Client, StoreLost
 
 _KNOCK_SECONDS = 5.0  # one attempt to connect; attempts go on until close()
@@ -152,6 +153,7 @@ class Channel:
                     pass
         except Exception as error:
             self.broken = str(error) or type(error).__name__
+            console.logger().debug("the connection to the store at %s:%d has ended: %r", *self.address, error)
         finally:
             with self._wake:
                 self.broken = self.broken or "the channel is closed"
@@ -201,6 +203,7 @@ class Channel:
             entry.pending.finish(error=error)
             raise
         except Exception as error:  # the task's own affair
+            console.logger().debug("a task of the channel failed: %r", error)
             entry.pending.finish(error=error)
         return True
 

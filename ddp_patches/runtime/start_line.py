@@ -16,6 +16,7 @@ from .client import Client
 from .job import Job
 
 _WAIT_SECONDS = 10.0  # for the records of the others, before the line is printed without them
+_SHORT_JOB_SECONDS = 2.0
 _EARLY_LOOK_SECONDS = 0.1
 _LOOK_SECONDS = 2.0  # how often rank 0 looks for changed records
 
@@ -80,6 +81,8 @@ class Announcer:
         self._job.before_close(self._last)
 
     def _early(self, client: Client) -> Any:
+        if self._printed:
+            return OVER
         complete = client.add("records", 0) >= self._job.world_size
         if not complete and time.monotonic() - self._began < _WAIT_SECONDS:
             return None
@@ -87,10 +90,13 @@ class Announcer:
         return OVER
 
     def _last(self, client: Client) -> None:
+        """The job ends."""
         if self._printed:
             self._later(client)
-        else:
+        elif time.monotonic() - self._began > _SHORT_JOB_SECONDS:
             self._print(client)
+        else:
+            self._early(client)  # or ranks that had no time to publish their record would be called missing
 
     def _print(self, client: Client) -> None:
         self._printed = True

@@ -143,7 +143,7 @@ OFF = {"DDP_PATCHES": "0"}
         ("a waiter without", "0", {1: OFF}, "rank 1 is without ddp_patches"),
         ("a leader without", "0", {0: OFF}, "rank 0 is without ddp_patches"),
         ("two protocols", PROTOCOL, {}, "has protocol 1, rank 1"),
-        ("other settings", "0", {2: {"DDP_PATCHES_ZERO_FIRST_TIMEOUT": "1h"}}, "zero_first_timeout 86400.0 and"),
+        ("other settings", "0", {2: {"DDP_PATCHES_ZERO_FIRST_TIMEOUT": "1h"}}, "zero_first_timeout 86400.0"),
     ],
 )  # fmt: skip
 def test_a_mixed_job_is_upstreams_with_one_warning(jobs, name, first_line, each, reason):
