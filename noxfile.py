@@ -28,8 +28,10 @@ OLDEST_WRAPT_PYTHONS = ["3.8", "3.11"]
 
 LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
 TEST_TOOLS = ["pytest", "pytest-timeout", "pytest-xdist"]
-# Most tests wait for processes of their own. More than four at a time would starve each other's ranks.
-TEST_WORKERS = str(min(4, 2 * (os.cpu_count() or 1)))
+# Core's tests mostly wait for small processes of their own. The others start two to four ranks each, which import
+# torch: more tests at a time than cores, and they run into each other's time limits.
+CORE_WORKERS = min(8, 2 * (os.cpu_count() or 1))
+RANK_WORKERS = min(8, os.cpu_count() or 1)
 
 # setuptools: releases before 8.1 import pkg_resources, which later ones no longer carry.
 LIVE_REQUIREMENTS = [
@@ -118,13 +120,13 @@ find_interpreters()
 prepare_environment()
 
 
-def run_tests(session: nox.Session, *folders: str, **environment: str) -> None:
+def run_tests(session: nox.Session, *folders: str, workers: int = RANK_WORKERS, **environment: str) -> None:
     """Run pytest on the installed package. What follows `--` on nox's command line goes to pytest.
 
     Paths there take the place of `folders`.
     """
     chosen = [argument for argument in session.posargs if os.path.exists(argument.partition("::")[0])]
-    parallel = ["-n", TEST_WORKERS, "--dist", "worksteal"]
+    parallel = ["-n", str(workers), "--dist", "worksteal"]
     session.run("pytest", *parallel, *([] if chosen else folders), *session.posargs, env=environment)
 
 
@@ -157,10 +159,11 @@ def lint(session: nox.Session) -> None:
 def core(session: nox.Session) -> None:
     """Run what needs no framework, and the engine again with the oldest wrapt allowed."""
     session.install(".", *TEST_TOOLS)
-    run_tests(session, "tests/core")
+    run_tests(session, "tests/core", workers=CORE_WORKERS)
     if session.python in OLDEST_WRAPT_PYTHONS:
         session.install(OLDEST_WRAPT)
-        run_tests(session, *sorted(map(str, pathlib.Path("tests/core").glob("test_engine_*.py"))))
+        engine = sorted(map(str, pathlib.Path("tests/core").glob("test_engine_*.py")))
+        run_tests(session, *engine, workers=CORE_WORKERS)
 
 
 @nox.session(python=LEGACY_PYTHON)
