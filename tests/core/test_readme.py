@@ -63,6 +63,12 @@ def test_every_option_exists(command):
             assert re.search(r"(?<![\w-])%s\b" % re.escape(word), help_of(name)), word
 
 
+def test_options_that_stand_alone_belong_to_some_command():
+    everything = "".join(help_of(command) for command in main.COMMANDS)
+    for option in re.findall(r"^--[a-z-]+", "\n".join(SNIPPETS), re.MULTILINE):
+        assert option == "--" or re.search(r"(?<![\w-])%s\b" % option, everything), option
+
+
 def test_what_is_said_of_python_code_exists():
     for name in re.findall(r"\bddp_patches\.(\w+)", TEXT):
         assert name == "auto" or hasattr(ddp_patches, name), name
