@@ -28,8 +28,8 @@ OLDEST_WRAPT_PYTHONS = ["3.8", "3.11"]
 
 LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
 TEST_TOOLS = ["pytest", "pytest-timeout", "pytest-xdist"]
-# Core's tests mostly wait for small processes of their own. The others start two to four ranks each, which import
-# torch: more tests at a time than cores, and they run into each other's time limits.
+# Core's tests mostly wait for small processes of their own. The others start two to four ranks each, that
+# import torch: more tests at a time than cores, and they run into each other's time limits.
 CORE_WORKERS = min(8, 2 * (os.cpu_count() or 1))
 RANK_WORKERS = min(8, os.cpu_count() or 1)
 
