@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 
 import pytest
@@ -62,7 +61,7 @@ def rows():
 def run(processes, tmp_path):
     """Runs a program against the newest Ultralytics; what it prints as JSON is the answer."""
 
-    def start(program, *arguments, limit=120, **variables):
+    def start(program, *arguments, limit=200, **variables):
         made_up.write_files(tmp_path, {"holder.py": HOLDER, "observer.py": OBSERVER})
         environment = layers.ultralytics_environment(tmp_path, NEWEST_ULTRALYTICS, **variables)
         path = ranks.script(tmp_path, program)
@@ -71,10 +70,19 @@ def run(processes, tmp_path):
     return start
 
 
-ORDERS = sorted(set(itertools.permutations(["import", "enable", "disable", "enable"])))
+# The import at every place among enable, disable and enable; and two that end off. The remaining ones, which
+# begin with disable() or enable twice, are run over a made-up framework in tests/core.
+ORDERS = [
+    "import enable disable enable",
+    "enable import disable enable",
+    "enable disable import enable",
+    "enable disable enable import",
+    "import enable enable disable",
+    "enable enable disable import",
+]
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+@pytest.mark.parametrize("order", ORDERS)
 def test_orders_of_import_enable_disable_enable_for_every_patch(run, order):
     """On means: every patch is applied, every holder has it, nothing holds upstream's. Off means: nothing of
     ours is anywhere, and what was imported while off is by identity what it was."""
@@ -107,8 +115,8 @@ def test_orders_of_import_enable_disable_enable_for_every_patch(run, order):
         answer["changed"] = observer.differences(before, observer.snapshot()) if before is not None else []
         print(json.dumps(answer))
     """
-    answer = run(program, *order).answer
-    assert answer["on"] == ([step for step in order if step != "import"][-1] == "enable")
+    answer = run(program, *order.split()).answer
+    assert answer["on"] == (order in ORDERS[:4])
     assert (answer["ours after"], answer["changed"]) == ([], [])
     if answer["on"]:
         assert (answer["missing"], answer["left"]) == ([], [])
