@@ -15,7 +15,10 @@ import pytest
 from support import dataset, layers, ranks
 from support.releases import NEWEST_ULTRALYTICS
 
-LIMIT_SECONDS = 280  # some 20 s on two free cores, several times that on busy ones
+LIMIT_SECONDS = 280  # some 40 s on two free cores, several times that on busy ones
+
+# How many ranks have told about themselves in time is another test's matter; how many there are is not.
+START_LINE = r"REHEARSAL ddp_patches \S+ is on for \d of 2 ranks"
 
 # What differs for a rehearsal, and by which door.
 FAMILIES = {
@@ -111,7 +114,7 @@ def test_yolo_command(processes, tmp_path):
     assert_trained(result, tmp_path)
     shown = output(result)
     assert re.search(r"debug command .*torch\.distributed\.run --nproc_per_node 2 ", shown)
-    assert re.search(r"REHEARSAL ddp_patches \S+ is on for 2 of 2 ranks", shown), shown
+    assert re.search(START_LINE, shown), shown
     command = ddp_patches("status", "--run", "newest", "--json")
     status = json.loads(processes.run(command, variables(tmp_path, NEWEST_ULTRALYTICS)).check().stdout)
     assert [rank["rank"] for rank in status["ranks"]] == [0, 1]
@@ -128,7 +131,7 @@ def test_script_without_our_patches(processes, tmp_path):
     said = re.findall(r"RANK \d of \d, \w+, on \w+", result.stdout)  # anywhere: among a progress bar
     assert sorted(said) == ["RANK 0 of 2, gloo, on cpu", "RANK 1 of 2, gloo, on cpu"], str(result)
     assert result.stdout.count("train() returned") == 1
-    assert "ranks on" not in result.stderr  # our start line
+    assert not re.search(START_LINE, result.stderr)
 
 
 @pytest.mark.parametrize("version", list(FAMILIES))
@@ -137,7 +140,7 @@ def test_older_releases(processes, tmp_path, version):
     command = script(tmp_path) if FAMILIES[version] == "script" else yolo(version, tmp_path, "device=0,1")
     result = rehearse(processes, tmp_path, version, command)
     assert_trained(result, tmp_path)
-    assert re.search(r"REHEARSAL ddp_patches \S+ is on for 2 of 2 ranks", output(result)), str(result)
+    assert re.search(START_LINE, output(result)), str(result)
 
 
 def test_left_over_variable_changes_nothing(processes, tmp_path):
