@@ -11,9 +11,7 @@ Importing this package loads nothing else: its names are looked up when they are
 a Python that never trains must not pay for it.
 """
 
-from __future__ import annotations
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without importing typing on the start-up path
+TYPE_CHECKING = False  # as in _finder.py; annotations are quoted, since even __future__ costs an import
 if TYPE_CHECKING:
     from typing import Any
 
@@ -34,7 +32,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError("module %r has no attribute %r" % (__name__, name))
@@ -45,5 +43,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def __dir__() -> Any:
+def __dir__() -> "Any":
     return sorted(set(globals()) | set(_HOMES))

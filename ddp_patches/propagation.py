@@ -9,12 +9,10 @@ Python's switches ``-E``, ``-I`` and ``-S`` ignore PYTHONPATH or ``sitecustomize
 be reached, nor those that somebody starts with an environment of their own making.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without importing typing on the start-up path
+TYPE_CHECKING = False  # as in _finder.py; annotations are quoted, since even __future__ costs an import
 if TYPE_CHECKING:
     from typing import Dict, Mapping, MutableMapping, Optional, Tuple
 
@@ -52,7 +50,9 @@ def obstacle() -> str:
     return ""
 
 
-def arm(environ: MutableMapping[str, str], settings_keywords: Mapping[str, str] | None = None) -> Previous:
+def arm(
+    environ: "MutableMapping[str, str]", settings_keywords: "Mapping[str, str] | None" = None
+) -> "Previous":
     """Let the processes that are started with ``environ`` load ddp_patches when they import torch.
 
     ``settings_keywords`` holds settings by field name, as text; the children see them as given by
@@ -77,7 +77,7 @@ def arm(environ: MutableMapping[str, str], settings_keywords: Mapping[str, str] 
     return previous
 
 
-def disarm(environ: MutableMapping[str, str], previous: Previous | None = None) -> None:
+def disarm(environ: "MutableMapping[str, str]", previous: "Previous | None" = None) -> None:
     """Take back what :func:`arm` did, given what it returned.
 
     A variable that somebody else has changed since then keeps that change; of PYTHONPATH only our own
@@ -100,7 +100,7 @@ def disarm(environ: MutableMapping[str, str], previous: Previous | None = None) 
             environ[variable] = before
 
 
-def contain(environ: MutableMapping[str, str]) -> None:
+def contain(environ: "MutableMapping[str, str]") -> None:
     """End the way to further processes, and leave the settings of this one (``propagate`` is off)."""
     environ.pop(ARMED, None)
     _take_bootstrap_out(environ)
@@ -120,7 +120,7 @@ def _without_bootstrap(python_path: str) -> str:
     return os.pathsep.join(entry for entry in python_path.split(os.pathsep) if entry != bootstrap_directory())
 
 
-def _take_bootstrap_out(environ: MutableMapping[str, str]) -> None:
+def _take_bootstrap_out(environ: "MutableMapping[str, str]") -> None:
     before = environ.get("PYTHONPATH")
     if before is None:
         return
@@ -131,5 +131,5 @@ def _take_bootstrap_out(environ: MutableMapping[str, str]) -> None:
         del environ["PYTHONPATH"]
 
 
-def _names(text: str) -> list[str]:
+def _names(text: str) -> "list[str]":
     return [name for name in text.split(",") if name]

@@ -435,7 +435,7 @@ def test_a_python_without_torch_loads_only_the_standard_library(python, tmp_path
     }
     assert foreign == {}
     # Not typing, dataclasses, re or importlib.util: each of those costs more than all of ours.
-    assert {name for name in more if not name.startswith("ddp_patches")} <= {"sitecustomize", "__future__"}
+    assert {name for name in more if not name.startswith("ddp_patches")} <= {"sitecustomize"}
 
 
 @pytest.mark.parametrize("form", [importing_torch, putting_a_finder_first, as_module])
