@@ -65,5 +65,6 @@ def _is_below(file: str) -> bool:
     path = os.path.realpath(file)
     if "site-packages" not in path and path.startswith(_STDLIB + os.sep):
         return True
-    folders = path.split(os.sep)
-    return any(name in folders for name in _BELOW)
+    parts = path.split(os.sep)
+    parts[-1] = parts[-1].partition(".")[0]  # Ultralytics carries a progress bar of its own, utils/tqdm.py
+    return any(name in parts for name in _BELOW)
