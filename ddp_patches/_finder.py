@@ -12,7 +12,7 @@ import sys
 # Annotations are quoted: to import typing, or even __future__, costs more than this module does.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Mapping, Optional
+    from typing import Any, Callable, Dict, List, Mapping, MutableMapping, Optional
 
     Callback = Callable[[], Any]
 
@@ -36,19 +36,20 @@ def trace(text: str) -> None:
         _write(text)
 
 
-def is_first_to_say(text: str) -> bool:
+def is_first_to_say(text: str, environ: "Optional[MutableMapping[str, str]]" = None) -> bool:
     """Whether this process should print ``text``: once per job, from rank 0 or from outside a job.
 
-    Child processes know by their environment what has been said.
+    Child processes know by their environment (``environ``, else this process's) what has been said.
     """
     import zlib
 
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    environ = os.environ if environ is None else environ
+    rank = environ.get("RANK") or environ.get("SLURM_PROCID") or "0"
     mark = "%08x" % zlib.crc32(text.encode("utf-8", "replace"))
-    said = [other for other in os.environ.get(_SAID, "").split(",") if other]
+    said = [other for other in environ.get(_SAID, "").split(",") if other]
     if rank not in ("0", "-1") or mark in said:
         return False
-    os.environ[_SAID] = ",".join(said + [mark])
+    environ[_SAID] = ",".join(said + [mark])
     return True
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Mapping
+from typing import Mapping, MutableMapping
 
-from .. import settings
+from .. import _finder, settings
 
 _DESTINATION = "setting_"  # a setting may have the name of a command's own option
 
@@ -43,16 +43,18 @@ def chosen(arguments: argparse.Namespace) -> Mapping[str, str]:
     }
 
 
-def accept(environ: Mapping[str, str], quiet: bool = False) -> bool:
+def accept(environ: MutableMapping[str, str], quiet: bool = False) -> bool:
     """Print a line for each setting in ``environ`` that cannot be understood; False where ``strict`` is on.
 
-    Without ``strict`` the default is used for such a setting, and the command goes on.
+    Without ``strict`` the default is used for such a setting, and the command goes on. What has been
+    said is noted in ``environ``, so that the processes started with it do not say it again.
     """
     try:
         problems = settings.load(environ).problems
     except settings.SettingError as error:
         print(f"ddp-patches: {error} (strict is on: stopped)", file=sys.stderr)
         return False
-    for problem in () if quiet else problems:
-        print(f"ddp-patches: {problem}", file=sys.stderr)
+    for problem in problems:
+        if _finder.is_first_to_say(problem, environ) and not quiet:
+            print(f"ddp-patches: {problem}", file=sys.stderr)
     return True
