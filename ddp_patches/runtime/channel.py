@@ -18,6 +18,7 @@ import time
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from .. import console
+from . import sockets
 from .client import Address, ChannelError, Client, StoreLost
 
 _KNOCK_SECONDS = 5.0  # one attempt to connect; attempts go on until close()
@@ -130,8 +131,12 @@ class Channel:
             if poller in self._pollers:
                 self._pollers.remove(poller)
 
-    def close(self, seconds: float) -> bool:
-        """Stop and join the thread, at the latest after about ``seconds``; whether it has ended."""
+    def close(self, seconds: float, at_exit: bool = False) -> bool:
+        """Stop and join the thread, at the latest after about ``seconds``; whether it has ended.
+
+        ``at_exit``: the process ends. Other connections to the store are of no use either, and the
+        thread may be inside the group's own client.
+        """
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -141,7 +146,9 @@ class Channel:
             return True
         self._thread.join(min(1.0, seconds / 2))
         client = self._client
-        if self._thread.is_alive() and client is not None:
+        if self._thread.is_alive() and at_exit:
+            sockets.shut(sockets.connected_to(sockets.opened(), self.address[1]))
+        elif self._thread.is_alive() and client is not None:
             client.shut()
         self._thread.join(seconds / 2)
         return not self._thread.is_alive()

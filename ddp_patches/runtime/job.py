@@ -84,7 +84,6 @@ class Job:
 
         def send(client: Client) -> None:
             client.put("record/%d" % self.rank, text)
-            client.add("record/%d/there" % self.rank, 1)
             client.add("records" if first else "revision", 1)
 
         self.channel.submit(send)
@@ -93,9 +92,6 @@ class Job:
         """All records that have been published; for the channel's thread."""
         found = {}
         for rank in range(self.world_size):
-            # The flag of a record is set with it; asking for a value that is missing would block.
-            if client.add("record/%d/there" % rank, 0) < 1:
-                continue
             record = records.load(client.take("record/%d" % rank), rank)
             if record is not None:
                 found[rank] = record
@@ -180,16 +176,17 @@ class Job:
         """Call ``callback()`` when the job is closed."""
         self._when_closed.append(callback)
 
-    def close(self, seconds: float) -> bool:
+    def close(self, seconds: float, at_exit: bool = False) -> bool:
         """End the channel, at the latest after about ``seconds``; whether its thread has ended."""
         began = time.monotonic()
-        for callback in self._when_closed:
-            callback()
         last = [self.channel.submit(task) for task in self._last_tasks] if self._known.is_set() else []
         del self._last_tasks[:]
         for pending in last:
             pending.wait(max(0.0, began + seconds / 4 - time.monotonic()))
-        return self.channel.close(seconds - (time.monotonic() - began))
+        ended = self.channel.close(seconds - (time.monotonic() - began), at_exit)
+        while ended and self._when_closed:
+            self._when_closed.pop()()
+        return ended
 
 
 class _GenerationKey:
@@ -206,7 +203,7 @@ class _GenerationKey:
 
     def read(self) -> Optional[str]:
         """The name, None while rank 0 has not published one."""
-        # Unlike get() this never waits, and the main thread may need the store.
+        # Unlike get() this does not wait, and the main thread may need the store.
         found = bytes(self._store.compare_set(self._key, "", "")).decode("ascii", "replace")
         if not _IS_GENERATION.match(found):
             return None

@@ -40,7 +40,6 @@ def give_sign(client: Client, rank: int) -> None:
     """Tell the others where this rank's main thread is."""
     place = stacks.describe(stacks.telling(stacks.main_thread_places()))
     client.put("zero_first/where/%d" % rank, json.dumps({"place": place, "time": time.time()}))
-    client.add("zero_first/where/%d/there" % rank, 1)
 
 
 class Progress:
@@ -87,8 +86,6 @@ class Progress:
 
     def last_sign(self, client: Client, rank: int) -> Sign:
         """For the channel's thread."""
-        if client.add("zero_first/where/%d/there" % rank, 0) < 1:
-            return Sign("", None)
         try:
             said = json.loads(client.take("zero_first/where/%d" % rank))
             return Sign(str(said["place"])[:200], max(0.0, time.time() - float(said["time"])))

@@ -272,7 +272,7 @@ RECORDS = """
             tempfile.tempdir = folder
             os.setuid(54321)
         job.start(60, port)
-        time.sleep(2.5 if case in ("broken", "unpatched") else 0.5)
+        time.sleep(2.5 if case in ("broken", "unpatched") else 1.5)
         job.say(case=case, total=job.total())
         dist.destroy_process_group()
         records.build, records.dump, run_folder.write = build, dump, write
@@ -294,9 +294,9 @@ def test_every_ranks_record_is_in_the_ledger_and_one_line_says_so(jobs):
     assert [record["rank"] for record in ledger["ranks"]] == [0, 1, 2]
     assert [record["pid"] for record in ledger["ranks"]] == [result.pid for result in job.results]
     for record in ledger["ranks"]:
-        states = {row["id"]: row["state"] for row in record["patches"]}
-        assert states["torch.process_group_timeout"] == states["torch.teardown"] == "applied"
-        assert states["ultralytics.zero_first"] == "waiting"
+        # Every target of ours in torch exists in every torch, with a signature that fits.
+        assert {row["state"] for row in record["patches"] if row["package"] == "torch"} == {"applied"}, record
+        assert {row["state"] for row in record["patches"] if row["package"] == "ultralytics"} == {"waiting"}
         assert record["limits"]["groups"][0]["timeout"] == 7200
 
 

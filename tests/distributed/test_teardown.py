@@ -191,7 +191,7 @@ CHILDREN = """
         assert job.total() == 3
         from ddp_patches.runtime import closing
         def end():
-            os.write(1, ('{"method": "%s", "rank": %d, "alive": %s}\\\\n' % (
+            os.write(1, ('{"method": "%s", "rank": %d, "alive": %s}\\n' % (
                 method, number, str(dist.is_initialized()).lower())).encode())
         closing.at_end("the test's", end)
 

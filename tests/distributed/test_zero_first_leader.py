@@ -103,10 +103,12 @@ def test_a_failing_leader_that_stays_alive_ends_the_wait_with_its_reason(jobs):
 STOP = BLOCK + """
     folder = sys.argv[1]
     job.start(15)
+    job.meet(folder, "started")
     with torch_distributed_zero_first(job.LOCAL_RANK):
         if job.LOCAL_RANK == 0:
+            time.sleep(2)  # until the others wait
             open(os.path.join(folder, "inside.%d" % os.getpid()), "w").close()
-            time.sleep(1.0)
+            job.wait_for(os.path.join(folder, "continued"))
     job.say(total=job.total())
     """  # fmt: skip
 
@@ -138,7 +140,8 @@ def test_a_leader_stopped_for_20_seconds_and_continued(jobs):
     torchrun = jobs.processes("torchrun").start(command, environ)
     stopped = [stop_leader(folder) for folder in (on.folder, off.folder, folder)]
     time.sleep(20)
-    for pid in stopped:
+    for pid, job_folder in zip(stopped, (on.folder, off.folder, folder)):
+        (job_folder / "continued").touch()
         os.kill(pid, signal.SIGCONT)
     on.wait()
     assert {on.answer(rank)["total"] for rank in (0, 1)} == {3.0}
@@ -207,9 +210,8 @@ def test_a_store_that_is_lost_leaves_the_plain_barrier(jobs):
     store = processes.start(command, environment.clean(jobs.folder("store")))
     store.wait_for("ready", 60)
     each = {rank: {"MASTER_PORT": str(port)} for rank in range(2)}
-    job = jobs.start(
-        "job", LOST, 2, each=each, arguments=[jobs.folder("job")], TORCHELASTIC_USE_AGENT_STORE="True"
-    )
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    job = jobs.start("job", LOST, 2, each=each, arguments=[jobs.folder("job")], **agent)
     deadline = time.monotonic() + 60
     while not (job.folder / "inside").exists():
         assert time.monotonic() < deadline

@@ -182,7 +182,9 @@ class _Beginning:
         self._meeting.over()
         begun = self._meeting.job(self._c10d._get_default_store())
         bound = settings.current().exit_timeout / 2
-        begun.at_close(closing.at_end("the connection to the store", lambda: begun.close(bound)))
+        begun.at_close(
+            closing.at_end("the connection to the store", lambda: begun.close(bound, at_exit=True))
+        )
         publisher = _Publisher(begun)
         publisher.publish()
         if begun.rank == 0:

@@ -7,7 +7,10 @@ all-reduce, and both sit until the limit.
 
 How: when the main thread and the user's own threads have ended, the groups are destroyed on a thread
 of ours, with a bound. A group that the user destroys himself is left to him. After an uncaught
-exception NCCL groups are left alone: destroying waits for collectives that will never end.
+exception there may be collectives that will never end, and destroying waits for them. NCCL groups are
+left alone then. Gloo waits for them at the end of the process in any case, holding the interpreter's
+lock, up to the limit of the collectives: the connections to the peers are shut down first, and they
+hear at once what they would hear when the process is gone.
 
 Upstream: https://github.com/ultralytics/yolov5/pull/8935, https://github.com/pytorch/pytorch/issues/126275
 """
@@ -17,11 +20,11 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar, Set
 
 from ...engine import ledger
 from ...engine.patch import patch
-from ...runtime import closing, job, limits
+from ...runtime import closing, job, limits, sockets
 
 ID = "torch.teardown"
 
@@ -40,16 +43,31 @@ class _End:
     """What is known about the end of this process's groups."""
 
     destroyed_by_us = False
+    connections: ClassVar[Set[sockets.Handle]] = set()  # opened while groups were made
     take_back: Callable[[], None] = staticmethod(lambda: None)
 
 
-@PATCH.replaces("torch.distributed.distributed_c10d:init_process_group")
+@PATCH.replaces("torch.distributed.distributed_c10d:init_process_group", parameters=("backend",))
 def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments and result as upstream's; afterwards the process knows how to end."""
 
     def replacement(*args: Any, **keywords: Any) -> Any:
+        before = _sockets()
         result = original(*args, **keywords)
-        ledger.attempt(ID, _arm, None)
+        ledger.attempt(ID, lambda: _arm(before), None)
+        return result
+
+    return replacement
+
+
+@PATCH.replaces("torch.distributed.distributed_c10d:new_group")
+def new_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Same arguments and result as upstream's; its connections are remembered."""
+
+    def replacement(*args: Any, **keywords: Any) -> Any:
+        before = _sockets()
+        result = original(*args, **keywords)
+        ledger.attempt(ID, lambda: _End.connections.update(sockets.opened() - before), None)
         return result
 
     return replacement
@@ -71,12 +89,18 @@ def destroy_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-def _arm() -> None:
+def _sockets() -> Set[sockets.Handle]:
+    nothing: Set[sockets.Handle] = set()
+    return ledger.attempt(ID, sockets.opened, nothing)
+
+
+def _arm(sockets_before: Set[sockets.Handle]) -> None:
     import torch
     import torch.distributed as dist
 
     _End.take_back()
     _End.destroyed_by_us = False
+    _End.connections = sockets.opened() - sockets_before
     pid = os.getpid()
     error_before = getattr(sys, "last_value", None)
     backend = dist.get_backend()
@@ -85,11 +109,14 @@ def _arm() -> None:
     def destroy() -> None:
         if os.getpid() != pid or not dist.is_initialized():
             return
-        if backend == "nccl" and getattr(sys, "last_value", None) is not error_before:
+        failed = getattr(sys, "last_value", None) is not error_before
+        if failed and backend == "nccl":
             return
         if device is not None:
             torch.cuda.set_device(device)
-        _end_of_job()
+        _end_of_job(at_exit=True)
+        if failed:
+            sockets.shut(_End.connections)
         dist.destroy_process_group()
         _End.destroyed_by_us = True
 
@@ -104,9 +131,9 @@ def _user_destroys(group: Any) -> None:
         _end_of_job()
 
 
-def _end_of_job() -> None:
+def _end_of_job(at_exit: bool = False) -> None:
     running = job.current()
     if running is not None:
-        running.close(2.0)
+        running.close(2.0, at_exit)
         job.set_current(None)
     limits.forget_groups()
