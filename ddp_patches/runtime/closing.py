@@ -29,7 +29,8 @@ class _Closer:
 
     def _run(self) -> None:
         self._begin.wait()
-        for name, step in reversed(self.steps):
+        while self.steps:  # a step may take others back
+            name, step = self.steps.pop()
             self._doing = name
             try:
                 step()

@@ -77,6 +77,15 @@ closing.at_end("the long one", lambda: time.sleep(60))
     assert "the long one did not end within 0.5s (setting exit_timeout)" in result.err
 
 
+def test_a_step_may_take_another_one_back():
+    body = """
+take_back = closing.at_end("taken back", lambda: line("never"))
+closing.at_end("taker", take_back)
+closing.at_end("d", lambda: line("once"))
+"""
+    assert run(body).out.splitlines() == ["once", *STEPS]
+
+
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
 def test_children_do_their_own_steps_and_not_the_parents():
     body = """

@@ -283,3 +283,33 @@ def test_forks_while_the_channel_is_busy(jobs):
         assert answer["codes"] == list(range(10))
         assert answer["batches"] == 8 and answer["total"] == 3.0
         assert answer["counted"] == 0  # a child has no business in the store
+
+
+PENDING = """
+    import ddp_patches.auto
+    import os, sys, threading, time
+    import torch, torch.distributed as dist
+    import rank_program as job
+
+    job.start(600)
+    if job.RANK == 1:
+        pending = dist.all_reduce(torch.ones(1), async_op=True)
+        raise ValueError("the user's")
+    try:
+        job.wait_for(os.path.join(sys.argv[1], "over"))
+        job.total()
+    except RuntimeError:
+        job.say(heard=True)
+    os._exit(0)
+    """
+
+
+def test_a_rank_that_fails_in_the_middle_of_a_collective_ends(jobs):
+    """Gloo waits for the collective when the process ends; rank 0 lives on and never comes to it.
+
+    Upstream's rank sits there until the limit, with the interpreter's lock held, and ours is two hours.
+    """
+    job = jobs.start("job", PENDING, 2, arguments=[jobs.folder("job")])
+    job.running[1].wait(60).check(1)
+    (job.folder / "over").touch()
+    assert job.running[0].wait(60).check().answer["heard"]  # at once, as from a rank that is gone
