@@ -31,7 +31,7 @@ RANK = """
     flag = torch.tensor(dist.get_rank() == 0)
     dist.broadcast(flag, src=0)
     dist.barrier(device_ids=[local_rank])
-    print(json.dumps({
+    answer = json.dumps({
         "rank": dist.get_rank(),
         "backends": [dist.get_backend(), dist.get_backend(group)],
         "gradient": model.module.weight.grad.tolist(),
@@ -40,7 +40,9 @@ RANK = """
         "current_device": torch.cuda.current_device(),
         "device_count": torch.cuda.device_count(),
         "available": torch.cuda.is_available(),
-    }), flush=True)
+    })
+    sys.stdout.write(answer + "\n")  # in one piece: both ranks write to the same pipe
+    sys.stdout.flush()
     dist.destroy_process_group()
     """
 
