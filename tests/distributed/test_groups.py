@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 import tempfile
 
 import pytest
 
-from support import ranks
+from support import environment, ranks
 
 torch = pytest.importorskip("torch")
 RELEASE = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+# A store that no rank hosts, as torchrun's.
+STORE = """
+import sys, time
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]), None, True, wait_for_workers=False)
+print("ready", flush=True)
+time.sleep(120)
+"""
 
 LIMITS = """
     import ddp_patches.auto
@@ -145,7 +155,7 @@ BLOCKING = """
 
     NAMES = ("NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT")
     ASYNC = ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
-    if sys.argv[1] == "framework":
+    if job.RANK != 0:  # as a framework does, right before it makes the group
         os.environ[NAMES[0]] = os.environ[NAMES[1]] = "1"
     job.start(60)
     job.say(**{name: os.environ.get(name) for name in NAMES + ASYNC})
@@ -153,21 +163,53 @@ BLOCKING = """
 
 
 def test_blocking_wait_of_the_user_is_kept_and_that_of_a_framework_removed(jobs):
-    """An exported variable is the user's; one that is set while the process runs is a framework's."""
+    """An exported variable is the user's, one that is set while the process runs a framework's.
+
+    Rank 0 exports it; ranks 1 and 2 set it; rank 2 is without ddp_patches.
+    """
     exported = {"NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_BLOCKING_WAIT": "1"}
-    user = jobs.start("user", BLOCKING, arguments=["user"], **exported)
-    framework = jobs.start("framework", BLOCKING, arguments=["framework"])
-    off = jobs.start("off", BLOCKING, arguments=["framework"], patched=False)
-    for job in (user, framework, off):
-        job.wait()
-    for rank in (0, 1):
-        kept, removed, upstream = (job.answer(rank) for job in (user, framework, off))
-        assert {kept[name] for name in exported} == {"1"}
-        assert {removed[name] for name in exported} == {None}
-        assert {upstream[name] for name in exported} == {"1"}
-        old = RELEASE < (2, 2)  # and no torchrun: NCCL would have no limit at all
-        assert removed["NCCL_ASYNC_ERROR_HANDLING"] == ("1" if old else None)
-        assert removed["TORCH_NCCL_ASYNC_ERROR_HANDLING"] is None
+    each = {0: exported, 2: {"DDP_PATCHES": "0"}}
+    job = jobs.start("job", BLOCKING, 3, each=each).wait()
+    values = [{job.answer(rank)[name] for name in exported} for rank in range(3)]
+    assert values == [{"1"}, {None}, {"1"}]
+    old = RELEASE < (2, 2)  # and no torchrun: NCCL would have no limit at all
+    assert job.answer(1)["NCCL_ASYNC_ERROR_HANDLING"] == ("1" if old else None)
+    assert job.answer(1)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] is None
+
+
+LAZY = """
+    import ddp_patches.auto
+    import sys, time
+    import torch.distributed as dist
+    from torch.testing._internal.distributed import fake_pg
+    import rank_program as job
+    from ddp_patches.runtime import job as runtime_job
+
+    if job.RANK == 0:
+        job.wait_for(sys.argv[1] + "/made.1")
+        time.sleep(4)  # longer than anybody looks for it
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    dist.init_process_group("fake", store=store, rank=rank, world_size=world_size)
+    job.meet(sys.argv[1], "made")
+    job.say(obstacle=runtime_job.current().obstacle("torch.teardown", 10.0))
+    dist.destroy_process_group()
+    """
+
+
+@pytest.mark.skipif(RELEASE < (2, 2), reason="has no backend of which a group is made without the others")
+def test_a_group_that_is_made_before_rank_0_has_come(jobs):
+    """As with NCCL: ``init_process_group`` returns at once. The ranks find each other all the same."""
+    port, folder = ranks.free_port(), jobs.folder("job")
+    command = [sys.executable, "-c", STORE, str(port)]
+    store = jobs.processes("store").start(command, environment.clean(folder))
+    store.wait_for("ready", 60)
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    each = {rank: {"MASTER_PORT": str(port)} for rank in (0, 1)}
+    job = jobs.start("job", LAZY, 2, each=each, arguments=[folder], **agent).wait()
+    assert [job.answer(rank)["obstacle"] for rank in (0, 1)] == [None, None], job
+    assert len(job.lines("is on for 2 of 2 ranks")) == 1
+    assert not job.lines("acts as upstream")
+    store.end()
 
 
 BARRIER = """
