@@ -35,7 +35,7 @@ stand_in = patch(
     upstream="https://docs.ultralytics.com/modes/train/#multi-gpu-training",
     since="0.1.0",
     remove_when="never: it is part of the rehearsal",
-    tested=("8.0.40", "8.0.132", "8.3.190", "8.4.0", "8.4.100", "8.4.190"),
+    tested=("8.0.40", "8.0.132", "8.4.0", "8.4.190"),
 )
 
 

@@ -24,9 +24,7 @@ START_LINE = r"REHEARSAL ddp_patches \S+ is on for \d of 2 ranks"
 FAMILIES = {
     "8.0.40": "yolo",  # _setup_ddp(rank, world_size); counts CUDA devices, whatever device= says
     "8.0.132": "script",  # _setup_ddp(world_size) of ultralytics.yolo; starts the user's own script again
-    "8.3.190": "yolo",  # the device string decides; final evaluation by select_device
     "8.4.0": "yolo",  # _setup_ddp(); CUDA_VISIBLE_DEVICES read back; final evaluation on cuda:RANK
-    "8.4.100": "yolo",  # indices from the device string; final evaluation on the current device
 }
 
 SCRIPT = """
