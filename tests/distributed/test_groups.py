@@ -38,9 +38,9 @@ LIMITS = """
         except (AttributeError, RuntimeError):
             return None
 
-    def case(name, port, seconds, timeout):
+    def case(name, seconds, timeout):
         settings.activate(settings.load(os.environ, timeout=timeout))
-        job.start(seconds, port)
+        job.start(seconds, sys.argv[1], name)
         world = dist.distributed_c10d._get_default_group()
         explicit = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=77), backend="gloo")
         missing = dist.new_group([0, 1])
@@ -55,12 +55,10 @@ LIMITS = """
         dist.destroy_process_group()
         assert limits.snapshot()["groups"] == []
 
-    ports = sys.argv[1:]
-    case("longer", ports[0], 10800, "2h")
-    case("shorter", ports[1], 60, "2h")
-    case("none", ports[2], None, "2h")
-    case("keep", ports[3], 60, "keep")
-    # The user sees what was in force in the ledger of both ranks as well.
+    case("longer", 10800, "2h")
+    case("shorter", 60, "2h")
+    case("none", None, "2h")
+    case("keep", 60, "keep")
     """
 
 # Of the default group, of one with an explicit limit, of one without.
@@ -74,7 +72,7 @@ EXPECTED = {
 
 def test_the_limits_in_force_and_who_set_them(jobs):
     """A longer limit is never shortened, a shorter one raised, an explicit one of a subgroup kept."""
-    job = jobs.start("job", LIMITS, 2, arguments=[ranks.free_port() for _ in EXPECTED]).wait()
+    job = jobs.start("job", LIMITS, 2, arguments=[jobs.folder("job")]).wait()
     for rank in (0, 1):
         for case, (seconds, reasons) in EXPECTED.items():
             answer = job.answer(rank, case=case)
@@ -294,9 +292,8 @@ RECORDS = """
     from ddp_patches.runtime import records, run_folder
 
     build, dump, write = records.build, records.dump, run_folder.write
-    folder, *words = sys.argv[1:]
-    for word in words:
-        case, port = word.split("@")
+    folder, *cases = sys.argv[1:]
+    for case in cases:
         chosen = {"none": {"run_dir": "none"}, "read-only": {"run_dir": "/proc/ddp_patches"}}.get(case, {})
         settings.activate(settings.load(os.environ, **chosen))
         if case == "full disk":
@@ -313,7 +310,7 @@ RECORDS = """
             os.environ.pop("XDG_STATE_HOME", None)
             tempfile.tempdir = folder
             os.setuid(54321)
-        job.start(60, port)
+        job.start(60, folder, case)
         time.sleep(2.5 if case in ("broken", "unpatched") else 1.5)
         job.say(case=case, total=job.total())
         dist.destroy_process_group()
@@ -321,9 +318,9 @@ RECORDS = """
     """
 
 
-def start_cases(jobs, cases, count=2, each=None, folder="-"):
-    words = ["%s@%d" % (case, ranks.free_port()) for case in cases]
-    return jobs.start("job", RECORDS, count, each=each, arguments=[folder, *words])
+def start_cases(jobs, cases, count=2, each=None, folder=None):
+    arguments = [folder or jobs.folder("job"), *cases]
+    return jobs.start("job", RECORDS, count, each=each, arguments=arguments)
 
 
 def test_every_ranks_record_is_in_the_ledger_and_one_line_says_so(jobs):

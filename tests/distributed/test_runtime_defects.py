@@ -5,8 +5,6 @@ Without the guards each of these ends a training that upstream would have finish
 
 from __future__ import annotations
 
-from support import ranks
-
 # One group after another in the same two processes; in each, something of ours is broken on one rank.
 PROGRAM = """
     import ddp_patches.auto
@@ -47,14 +45,14 @@ PROGRAM = """
                 yield "a body has run"
 
     # A group for each place and for each of the two ranks on which it is broken.
-    for place, port, broken_on in (word.split("@") for word in sys.argv[1:]):
+    for place, broken_on in (word.split("@") for word in sys.argv[2:]):
         owner, name = PLACES[place]
         whole = getattr(owner, name)
         if job.RANK == int(broken_on):
             setattr(owner, name, broken)
         del barriers.entered[:]
         began = time.monotonic()
-        job.start(20, port)
+        job.start(20, sys.argv[1], place + broken_on)
         bodies = len(list(train()))
         total = job.total()
         dist.destroy_process_group()
@@ -77,8 +75,8 @@ def test_a_defect_of_ours_leaves_the_work_to_upstream(jobs):
     cases = [(place, rank) for place in PLACES for rank in (0, 1)]
     running = []
     for number in range(3):  # side by side
-        words = ["%s@%d@%d" % (place, ranks.free_port(), rank) for place, rank in cases[number::3]]
-        running.append(jobs.start("job%d" % number, PROGRAM, 2, arguments=words).wait)
+        name, words = "job%d" % number, ["%s@%d" % case for case in cases[number::3]]
+        running.append(jobs.start(name, PROGRAM, 2, arguments=[jobs.folder(name), *words]).wait)
     done = [wait() for wait in running]
     for number, (place, broken_on) in enumerate(cases):
         job = done[number % 3]

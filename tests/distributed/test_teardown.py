@@ -152,24 +152,23 @@ AGAIN = """
     import rank_program as job
     from ultralytics.utils.torch_utils import torch_distributed_zero_first
 
-    for port in sys.argv[1:]:
-        job.start(60, port)
+    for name in ("first", "second", "third"):
+        job.start(60, sys.argv[1], name)
         with torch_distributed_zero_first(job.LOCAL_RANK):
             pass
         job.total()
         dist.destroy_process_group()
         # Of all the threads one is left: the one that ends the process.
-        job.say(port=port, threads=[t.name for t in threading.enumerate() if "ddp_patches" in t.name])
+        job.say(name=name, threads=[t.name for t in threading.enumerate() if "ddp_patches" in t.name])
     """
 
 
 def test_a_group_that_is_made_again_is_a_new_job(jobs):
     """Each gets its own generation, channel and start line, and leaves none behind."""
-    ports = [ranks.free_port() for _ in range(3)]
-    job = jobs.start("job", AGAIN, arguments=ports).wait()
+    job = jobs.start("job", AGAIN, arguments=[jobs.folder("job")]).wait()
     for rank in (0, 1):
-        for port in ports:
-            assert job.answer(rank, port=str(port))["threads"] == ["ddp_patches closing"]
+        for name in ("first", "second", "third"):
+            assert job.answer(rank, name=name)["threads"] == ["ddp_patches closing"]
     assert len(job.lines("is on for 2 of 2 ranks")) == 3
     assert len({ledger["run"] for ledger in job.ledgers()}) == 3
     assert not job.lines("acts as upstream")
@@ -228,18 +227,18 @@ PLAIN = """
 
 
 def test_ranks_under_torchrun_end_without_destroying(jobs):
-    """Twelve ranks in two jobs. Upstream's abort is a matter of chance: see above."""
+    """Six ranks in two jobs. Upstream's abort is a matter of chance: see above."""
     running = []
     for name in ("a", "b"):
         folder = jobs.folder(name)
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=6"]
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=3"]
         command += ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
         command += [ranks.script(folder, PLAIN)]
         environ = environment.clean(folder, RANK_ZERO_FIRST)
         running.append(jobs.processes(name).start(command, environ, name="torchrun"))
     for launcher in running:
         result = launcher.wait(120).check()
-        assert [answer["total"] for answer in result.answers] == [21.0] * 6
+        assert [answer["total"] for answer in result.answers] == [6.0] * 3
         assert not result.leftovers
 
 

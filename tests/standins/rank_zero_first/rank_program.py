@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import socket
 import time
 
 import torch
@@ -17,12 +18,28 @@ def say(**answer):
     os.write(1, (json.dumps(dict(answer, rank=RANK)) + "\n").encode())
 
 
-def start(seconds=None, port=None):
-    """Make the default group over gloo; `seconds`: its timeout."""
-    if port is not None:
-        os.environ["MASTER_PORT"] = str(port)
+def start(seconds=None, folder=None, name=""):
+    """Make the default group over gloo; `seconds`: its timeout.
+
+    With `folder` and `name`, which no other group has, at a new port. Rank 0 looks for it now: one that was
+    free when the test began may have become another connection's.
+    """
+    if folder is not None:
+        os.environ["MASTER_PORT"] = _new_port(os.path.join(folder, "port." + name.replace(" ", "_")))
     limit = {} if seconds is None else {"timeout": datetime.timedelta(seconds=seconds)}
     dist.init_process_group("gloo", **limit)
+
+
+def _new_port(path):
+    if RANK == 0:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            with open(path + ".new", "w") as file:
+                file.write(str(listener.getsockname()[1]))
+        os.rename(path + ".new", path)
+    wait_for(path)
+    with open(path) as file:
+        return file.read()
 
 
 def total():
