@@ -27,11 +27,13 @@ OLDEST_WRAPT = "wrapt==1.14.2"
 OLDEST_WRAPT_PYTHONS = ["3.8", "3.11"]
 
 LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
-TEST_TOOLS = ["pytest", "pytest-timeout", "pytest-xdist"]
+TEST_TOOLS = ["pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist"]
 # Core's tests mostly wait for small processes of their own. The others start two to four ranks each, that
 # import torch: more tests at a time than cores, and they run into each other's time limits.
 CORE_WORKERS = min(8, 2 * (os.cpu_count() or 1))
 RANK_WORKERS = min(8, os.cpu_count() or 1)
+# A CI machine may be busy with other things for a minute. What needed a second try is listed by name at the end.
+RERUNS = ["--reruns", "2"] if "CI" in os.environ else []
 
 # setuptools: releases before 8.1 import pkg_resources, which later ones no longer carry.
 LIVE_REQUIREMENTS = [
@@ -126,8 +128,8 @@ def run_tests(session: nox.Session, *folders: str, workers: int = RANK_WORKERS, 
     Paths there take the place of `folders`.
     """
     chosen = [argument for argument in session.posargs if os.path.exists(argument.partition("::")[0])]
-    parallel = ["-n", str(workers), "--dist", "worksteal"]
-    session.run("pytest", *parallel, *([] if chosen else folders), *session.posargs, env=environment)
+    options = ["-n", str(workers), "--dist", "worksteal", *RERUNS]
+    session.run("pytest", *options, *([] if chosen else folders), *session.posargs, env=environment)
 
 
 def install_layers(session: nox.Session) -> str:
