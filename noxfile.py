@@ -32,7 +32,7 @@ TEST_TOOLS = ["pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist"
 # import torch: more tests at a time than cores, and they run into each other's time limits.
 CORE_WORKERS = min(8, 2 * (os.cpu_count() or 1))
 RANK_WORKERS = min(8, os.cpu_count() or 1)
-# A CI machine may be busy with other things for a minute. What needed a second try is listed by name at the end.
+# A CI machine may be busy with other things for a minute. What needed a second try is listed by name.
 RERUNS = ["--reruns", "2"] if "CI" in os.environ else []
 
 # setuptools: releases before 8.1 import pkg_resources, which later ones no longer carry.
