@@ -41,7 +41,7 @@ RANK = """
         "device_count": torch.cuda.device_count(),
         "available": torch.cuda.is_available(),
     })
-    sys.stdout.write(answer + "\n")  # in one piece: both ranks write to the same pipe
+    sys.stdout.write(answer + "\\n")  # in one piece: both ranks write to the same pipe
     sys.stdout.flush()
     dist.destroy_process_group()
     """
