@@ -98,12 +98,6 @@ def clear() -> None:
         _revision += 1
 
 
-def is_applied(patch_id: str) -> bool:
-    """Whether the patch has replaced at least one target in this process."""
-    with lock:
-        return any(row.id == patch_id and row.state == APPLIED for row in _rows.values())
-
-
 def attempt(patch_id: str, function: Callable[[], Result], default: Result) -> Result:
     """Our own part of a patched call: a failure of ours is recorded, and ``default`` taken instead.
 

@@ -10,7 +10,6 @@ import dataclasses
 from typing import Any, Dict, List, Optional
 
 _DEFAULT_SECONDS = 1800.0
-_NCCL_SECONDS = 600.0  # torch's default for NCCL since 2.2
 
 
 @dataclasses.dataclass(frozen=True)
