@@ -1,9 +1,12 @@
 """Waits until torch is imported, then starts the engine. Standard library only.
 
-This is all that a Python pays which never imports torch: a finder on ``sys.meta_path`` that looks at
-names and finds nothing. The moment at which a module has finished is taken from the import system
-itself, which sets ``_initializing`` of the module's spec to False as its last step: the class of that
-spec is exchanged for one that notices. No loader is wrapped, so ``torch.__loader__`` stays what it is.
+A finder on ``sys.meta_path`` looks at names and finds nothing. In a process that the bootstrap has armed
+this module is loaded only when torch is about to be imported; until then the bootstrap's own finder waits
+(``bootstrap/sitecustomize.py``), which is all that a Python pays which never imports torch.
+
+The moment at which a module has finished is taken from the import system itself, which sets
+``_initializing`` of the module's spec to False as its last step: the class of that spec is exchanged for
+one that notices. No loader is wrapped, so ``torch.__loader__`` stays what it is.
 """
 
 import os
@@ -58,7 +61,6 @@ def start() -> None:
 
     May be called any number of times; a later call lets a running engine take over new settings.
     """
-    global _finder
     if is_off():
         trace("off: DDP_PATCHES=%s" % os.environ.get("DDP_PATCHES"))
         return
@@ -66,12 +68,21 @@ def start() -> None:
     if torch is not None and not is_being_imported(torch):
         _start_engine()
         return
-    if _finder is None:
+    if not is_waiting():
         trace("waiting for torch")
-        _finder = _TorchFinder()
-        sys.meta_path.insert(0, _finder)
+    _wait()
     if torch is not None:
         when_finished(spec_of(torch), _look_again)
+
+
+def take_over(name: str, path: "Any", target: "Any") -> "Any":
+    """Wait from now on in the place of the bootstrap's finder, and answer what it was asked."""
+    return _wait().find_spec(name, path, target)
+
+
+def is_waiting() -> bool:
+    """Whether the engine will start when torch is imported."""
+    return any(map(_is_ours, sys.meta_path))
 
 
 def stop() -> None:
@@ -215,12 +226,23 @@ def _finish(spec: "Any", waiting: "List[Callback]") -> None:
             trace("a callback after import failed: %r" % (error,))
 
 
+def _wait() -> "_TorchFinder":
+    global _finder
+    if _finder is None:
+        _leave_meta_path()
+        _finder = _TorchFinder()
+        sys.meta_path.insert(0, _finder)
+    return _finder
+
+
 class _TorchFinder:
     """Finds nothing itself; notices when somebody is about to import torch, or has done so past us.
 
     The import system holds its global lock while it asks a finder. An import of ours under that lock
     can deadlock with one in another thread, so nothing is started from here.
     """
+
+    waits_for_torch = True
 
     def __init__(self) -> None:
         self._asking = False
@@ -292,9 +314,13 @@ def _start_engine() -> None:
 def _leave_meta_path() -> None:
     global _finder
     # A new list: another thread may be going through the old one, and would miss the entry behind ours.
-    if _finder in sys.meta_path:
-        sys.meta_path = [finder for finder in sys.meta_path if finder is not _finder]
+    if is_waiting():
+        sys.meta_path = [finder for finder in sys.meta_path if not _is_ours(finder)]
     _finder = None
+
+
+def _is_ours(finder: "Any") -> bool:
+    return "waits_for_torch" in vars(type(finder))
 
 
 def _write(text: str) -> None:

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from . import settings
+from . import _finder, settings
 from .engine import apply, catalogue, ledger, versions
 from .engine.patch import Patch
 from .inspection import surroundings
@@ -231,12 +231,11 @@ def _say_what_is_awaited(row: PatchRow, patch: Patch) -> None:
 
 
 def _why_not_on() -> Tuple[str, str]:
-    finder = sys.modules.get("ddp_patches._finder")
     if settings.is_off(os.environ):
         return ledger.SKIPPED, "%s=%s turns everything off" % (settings.SWITCH, os.environ[settings.SWITCH])
-    if getattr(finder, "_engine_started", False):
+    if _finder._engine_started:
         return ledger.SKIPPED, "the engine could not start; the reason is on standard error"
-    if getattr(finder, "_finder", None) is not None:
+    if _finder.is_waiting():
         return ledger.WAITING, "torch is not imported yet"
     return ledger.SKIPPED, "ddp_patches is not enabled in this process"
 

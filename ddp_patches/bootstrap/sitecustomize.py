@@ -51,14 +51,18 @@ def _start_ours():
         if _is_off("DDP_PATCHES"):
             _trace("off: DDP_PATCHES=%s" % os.environ["DDP_PATCHES"])
             return
-        this = "%d.%d|%s|" % (sys.version_info[0], sys.version_info[1], os.path.realpath(sys.prefix))
+        this = "%d.%d|%s|" % (sys.version_info[0], sys.version_info[1], sys.prefix)
+        if not armed.startswith(this):  # to resolve links takes as long as all the rest here
+            this = "%d.%d|%s|" % (sys.version_info[0], sys.version_info[1], os.path.realpath(sys.prefix))
         if sys.version_info < (3, 8) or not armed.startswith(this):
             _trace("left alone: this Python is %r, armed is %r" % (this, armed))
             return
-        _load_package(armed[len(this) :])
-        from ddp_patches import _finder
-
-        _finder.start()
+        waiting = _TorchFinder(armed[len(this) :])
+        sys.meta_path.insert(0, waiting)
+        if "torch" in sys.modules:  # the user's own sitecustomize has imported it
+            waiting.loaded_finder().start()
+        else:
+            _trace("waiting for torch")
         if _is_off("DDP_PATCHES_PROPAGATE"):
             from ddp_patches import propagation
 
@@ -67,31 +71,70 @@ def _start_ours():
         _trace("could not start: %r" % (sys.exc_info()[1],))
 
 
-def _load_package(directory):
-    """Import ddp_patches from ``directory``, wherever that is.
+class _TorchFinder(object):
+    """Waits until somebody imports torch, and then lets ddp_patches/_finder.py wait in its place.
 
-    The parent may have it from a source checkout or a folder that is on no path of this process. To put
-    the folder around it on sys.path would make every other package in there importable, so the one
-    package is loaded by its place; what it needs besides is looked for there when it is nowhere else.
+    Most Pythons never import torch: all that they pay is a look at the name of each import. Until it is
+    replaced it also answers for the name ddp_patches. The parent may have the package from a source
+    checkout or a folder that is on no path of this process; to put the folder around it on sys.path would
+    make every other package in there importable.
     """
-    if "ddp_patches" in sys.modules:  # the user's own sitecustomize may have imported it
-        return
-    try:
-        # What importlib.util offers under the same names; importing that costs several milliseconds.
-        from _frozen_importlib import module_from_spec
+
+    waits_for_torch = True  # how ddp_patches/_finder.py knows it
+
+    def __init__(self, directory):
+        self._directory = directory
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "ddp_patches":
+            _find_companions(self._directory)
+            return self._spec(name, "__init__.py", [self._directory])
+        if name != "torch" and "torch" not in sys.modules:
+            return None
+        try:
+            finder = self.loaded_finder()
+        except Exception:
+            _trace("could not start: %r" % (sys.exc_info()[1],))
+            # A new list: another thread may be going through the old one.
+            sys.meta_path = [other for other in sys.meta_path if other is not self]
+            return None
+        return finder.take_over(name, path, target) if finder is not None else None
+
+    def loaded_finder(self):
+        """The module ddp_patches._finder; None while another thread is importing it.
+
+        The import system holds its global lock while it asks a finder, and an import under that lock can
+        deadlock with one in another thread: so both modules are executed past the import system. They
+        import nothing that is not loaded already.
+        """
+        package = sys.modules.get("ddp_patches")
+        if package is None:
+            _find_companions(self._directory)
+            package = self._execute(self._spec("ddp_patches", "__init__.py", [self._directory]))
+        finder = sys.modules.get("ddp_patches._finder")
+        if finder is None:
+            finder = package._finder = self._execute(self._spec("ddp_patches._finder", "_finder.py", None))
+        elif getattr(finder.__spec__, "_initializing", False):
+            return None
+        return finder
+
+    def _spec(self, name, file, locations):
+        # What importlib.util offers under the same name; importing that costs several milliseconds.
         from _frozen_importlib_external import spec_from_file_location
-    except ImportError:
-        from importlib.util import module_from_spec, spec_from_file_location
-    spec = spec_from_file_location(
-        "ddp_patches", os.path.join(directory, "__init__.py"), submodule_search_locations=[directory]
-    )
-    module = module_from_spec(spec)
-    sys.modules["ddp_patches"] = module
-    try:
+
+        place = os.path.join(self._directory, file)
+        return spec_from_file_location(name, place, submodule_search_locations=locations)
+
+    def _execute(self, spec):
+        from _frozen_importlib import module_from_spec
+
+        module = module_from_spec(spec)
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules["ddp_patches"]
-        raise
+        return sys.modules.setdefault(spec.name, module)
+
+
+def _find_companions(directory):
+    """What ddp_patches needs besides is looked for beside it when it is nowhere else."""
     around = os.path.dirname(directory)
     if around not in sys.path:
         sys.meta_path.append(_Companions(around))

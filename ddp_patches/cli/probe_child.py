@@ -23,7 +23,8 @@ _SIZES = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZ
 def facts():
     """What is to be known of this process; nothing is imported to find it out."""
     finder = sys.modules.get("ddp_patches._finder")
-    waiting = getattr(finder, "_finder", None) is not None
+    # The bootstrap's finder, or the one of the module that takes its place.
+    waiting = any("waits_for_torch" in vars(type(each)) for each in sys.meta_path)
     started = bool(getattr(finder, "_engine_started", False))
     ledger = sys.modules.get("ddp_patches.engine.ledger")
     applied = [row.id for row in ledger.rows() if row.state == "applied"] if ledger is not None else []

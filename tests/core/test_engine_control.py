@@ -395,7 +395,8 @@ def test_disable_in_a_child_lets_its_own_children_alone(folder):
     child = """
         import subprocess, sys
         def ask():
-            subprocess.run([sys.executable, "-c", "import sys; print('ddp_patches' in sys.modules)"])
+            waiting = "import sys; print(any(hasattr(each, 'waits_for_torch') for each in sys.meta_path))"
+            subprocess.run([sys.executable, "-c", waiting])
         ask()
         import ddp_patches
         ddp_patches.disable()

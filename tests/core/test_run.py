@@ -23,7 +23,8 @@ OURS = [sys.executable, "-m", "ddp_patches", "run"]
 # Says what it was given, and whether it waits for torch.
 SHOW = (
     "import json, os, sys; print(json.dumps({'argv': sys.argv[1:],"
-    " 'armed': 'ddp_patches._finder' in sys.modules, 'environ': {k: v for k, v in os.environ.items()"
+    " 'armed': any(hasattr(f, 'waits_for_torch') for f in sys.meta_path),"
+    " 'environ': {k: v for k, v in os.environ.items()"
     " if k.startswith(('DDP_', 'RANK', 'WORLD', 'LOCAL', 'MASTER'))}}))"
 )
 
@@ -147,7 +148,10 @@ def test_python_minus_m_from_the_current_folder(tmp_path):
 
 
 def test_interactive_interpreter():
-    finished = start([sys.executable, "-i", "-q"], stdin="import sys; 'ddp_patches._finder' in sys.modules\n")
+    finished = start(
+        [sys.executable, "-i", "-q"],
+        stdin="import sys; any(hasattr(f, 'waits_for_torch') for f in sys.meta_path)\n",
+    )
     assert "True" in finished.out
 
 
