@@ -42,7 +42,6 @@ LIVE_REQUIREMENTS = [
     "opencv-python-headless==4.11.0.86",
     "setuptools==80.9.0",
     "cloudpickle",
-    "matplotlib",
     "pandas",
     "pillow",
     "polars",
@@ -54,6 +53,7 @@ LIVE_REQUIREMENTS = [
     "seaborn",
     "tqdm",
 ]
+LIVE_REQUIREMENTS += RELEASES["OPENMMLAB_REQUIREMENTS"]
 # For 8.0.40 alone.
 LIVE_REQUIREMENTS += ["hydra-core", "ipython", "sentry-sdk", "tensorboard"]
 # Each of these asks pip for a torch or an OpenCV that is not the one above.
@@ -142,10 +142,31 @@ def install_layers(session: nox.Session) -> str:
             # Renamed when complete, so that an interrupted run is not taken for a finished one.
             partial = layer.with_name(layer.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            # mmcv's build wants the torch and the setuptools that are here.
+            # mmcv's and mmdet3d's builds want the torch and the setuptools that are here.
             session.install("--no-deps", "--no-build-isolation", "--target", str(partial), *requirements)
+            if name in RELEASES["UNPACKED"]:
+                unpack_distribution(session, RELEASES["UNPACKED"][name], partial)
             partial.rename(layer)
     return str(layers.resolve())
+
+
+def unpack_distribution(session: nox.Session, requirement: str, layer: pathlib.Path) -> None:
+    """Put the packages of a source distribution and its metadata into a layer, without building anything."""
+    folder = pathlib.Path(session.create_tmp())
+    shutil.rmtree(folder / "sdist", ignore_errors=True)
+    session.install("pip")  # uv does not download
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(folder / "sdist")]
+    session.run("python", "-m", "pip", "--quiet", "download", *options, requirement)
+    (archive,) = (folder / "sdist").iterdir()
+    shutil.unpack_archive(archive, folder / "sdist")
+    (source,) = filter(pathlib.Path.is_dir, (folder / "sdist").iterdir())
+    metadata = layer / (source.name + ".dist-info")
+    metadata.mkdir()
+    shutil.move(str(source / "PKG-INFO"), str(metadata / "METADATA"))
+    packages = [path.parent for path in source.glob("*/__init__.py")]
+    (metadata / "top_level.txt").write_text("".join(path.name + "\n" for path in packages))
+    for package in packages:
+        shutil.move(str(package), str(layer / package.name))
 
 
 @nox.session

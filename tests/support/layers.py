@@ -27,6 +27,14 @@ def layer(name: str) -> pathlib.Path:
     return folder
 
 
+def openmmlab_environment(folder: pathlib.Path, name: str, **variables: str) -> dict[str, str]:
+    """`environment.clean` for a process that imports or trains the packages of layer `name` on the CPU.
+
+    mmcv's compiled ops are stood in for; nothing but `nms` can be called.
+    """
+    return environment.clean(folder, environment.CPU_VISION, layer(name), **variables)
+
+
 def ultralytics_environment(folder: pathlib.Path, version: str, **variables: str) -> dict[str, str]:
     """`environment.clean` for a process that imports or trains Ultralytics `version` on the CPU.
 

@@ -23,8 +23,75 @@ ULTRALYTICS = {
 
 NEWEST_ULTRALYTICS = "8.4.190"
 
-# For the configuration files alone: neither trains here. Each with what its Config imports.
+# What OpenMMLab's packages import beside torch, numpy and OpenCV; for every layer below.
+OPENMMLAB_REQUIREMENTS = [
+    "addict",
+    "matplotlib<3.11",  # mmcv 1.x and mmengine before 0.10 use what 3.11 has taken away
+    "pycocotools",
+    "rich",
+    "shapely",
+    "six",
+    "termcolor",
+    "terminaltables",
+    "yapf",
+]
+
+_MMDET3D_REQUIREMENTS = [
+    "numba==0.60.0",
+    "llvmlite==0.43.0",
+    "nuscenes-devkit==1.1.11",
+    "lyft-dataset-sdk",
+    "cachetools",
+    "descartes",
+    "fire",
+    "imageio",
+    "joblib",
+    "lazy-loader",
+    "narwhals",
+    "networkx",
+    "plyfile",
+    "prettytable",
+    "pyquaternion",
+    "scikit-image",
+    "scikit-learn",
+    "threadpoolctl",
+    "tifffile",
+    "trimesh",
+    "wcwidth",
+]
+
+# Each layer with what is installed into it. mmcv comes without its compiled ops, which take half an hour to
+# build: see standins/cpu_vision.
 OPENMMLAB = {
+    # For the configuration files alone. Each with what its Config imports.
     "mmengine": ["mmengine==0.10.7", "addict", "platformdirs", "rich", "termcolor", "yapf"],
     "mmcv": ["mmcv==1.7.2", "addict", "platformdirs", "yapf"],
+    # reduce_mean in mmdet.utils; runner, data sets and registries of mmengine.
+    "mmdet/3.3.0": ["mmdet==3.3.0", "mmcv-lite==2.1.0", "mmengine==0.10.7"],
+    # The oldest of that form, with an mmengine whose init_dist takes no timeout in seconds.
+    "mmdet/3.0.0": ["mmdet==3.0.0", "mmcv-lite==2.0.1", "mmengine==0.7.4"],
+    # reduce_mean in mmdet.core; runner and registries of mmcv 1.x.
+    "mmdet/2.28.2": ["mmdet==2.28.2", "mmcv==1.7.2"],
+    # Custom3DDataset, and what StreamPETR and its like are built on. It refuses mmcv from 1.7.1 on.
+    "mmdet3d/1.0.0rc6": [
+        "mmdet3d==1.0.0rc6",
+        "mmcv==1.7.0",
+        "mmdet==2.28.2",
+        "mmsegmentation==0.30.0",
+        *_MMDET3D_REQUIREMENTS,
+    ],
+    # The same import names under other distribution names.
+    "mmdet/onedl": [
+        "onedl-mmdetection==3.5.1",
+        "onedl-mmengine==0.10.12",
+        "imgaug",
+        "imageio",
+        "lazy-loader",
+        "networkx",
+        "scikit-image",
+        "tifffile",
+    ],
 }
+
+# Distributions that compile their ops whatever one says: of these the Python files alone, by layer.
+UNPACKED = {"mmdet/onedl": "onedl-mmcv==2.3.6"}
