@@ -8,7 +8,7 @@ import gc
 import inspect
 import sys
 import types
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .. import _finder
 
@@ -88,12 +88,29 @@ def dress(function: Callable[..., Any], original: Any, patch_id: str) -> Callabl
     return function
 
 
+_tables: Dict[str, str] = {}
+
+
+def look_into(kind: str, attribute: str) -> None:
+    """Let :func:`sweep` also look into a dict that objects of one class keep.
+
+    OpenMMLab finds classes and functions through registries, which hold what was registered.
+
+    Args:
+        kind: the class, as ``module:Class``; it need not be imported.
+        attribute: where an object of that class keeps its dict.
+    """
+    _tables[kind] = attribute
+
+
 def sweep(old: Any, new: Any) -> int:
     """Replace ``old`` by ``new``, by identity, in the dict of every imported module; counts the places.
 
     ``from x import y`` done earlier has put the same object into many modules. Names are not looked at,
     so that aliases are found too.
     """
+    kinds = _imported_kinds()
+    tables: Dict[int, Dict[Any, Any]] = {}  # by id: many modules hold the same registry
     places = 0
     for module_name, module in list(sys.modules.items()):
         if str(module_name).partition(".")[0] == OWN_PACKAGE:
@@ -103,7 +120,29 @@ def sweep(old: Any, new: Any) -> int:
             if value is old and namespace.get(name) is old:
                 namespace[name] = new
                 places += 1
-    return places
+            elif id(type(value)) in kinds:
+                table = object.__getattribute__(value, "__dict__").get(kinds[id(type(value))])
+                if isinstance(table, dict):
+                    tables[id(table)] = table
+    return places + sum(_exchange(table, old, new) for table in tables.values())
+
+
+def _imported_kinds() -> Dict[int, str]:
+    """Attribute by the class's id: a metaclass may have a comparison of its own."""
+    kinds = {}
+    for kind, attribute in _tables.items():
+        module_name, _, name = kind.partition(":")
+        found = (_finder.namespace_of(sys.modules.get(module_name)) or {}).get(name)
+        if isinstance(found, type):
+            kinds[id(found)] = attribute
+    return kinds
+
+
+def _exchange(table: Dict[Any, Any], old: Any, new: Any) -> int:
+    names = [name for name, value in table.copy().items() if value is old]
+    for name in names:
+        table[name] = new
+    return len(names)
 
 
 def unreachable_holders(replacement: Replacement) -> List[str]:

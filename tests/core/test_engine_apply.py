@@ -150,6 +150,37 @@ def test_entries_that_are_no_modules_are_left_alone(module, monkeypatch, functio
     assert home.work is placed.function and space.work is function
 
 
+class Registry:
+    """As OpenMMLab's: what was registered is in a dict of the registry."""
+
+    def __init__(self, *registered):
+        self.__dict__["table"] = {"registered %d" % number: each for number, each in enumerate(registered)}
+
+    def __getattr__(self, name):
+        raise AssertionError("asked for %s" % name)
+
+
+def test_a_registry_holds_ours_and_then_upstreams_again(module, function, monkeypatch):
+    """Promise 4: OpenMMLab finds functions through registries. Counted once, whoever holds the registry."""
+    monkeypatch.setitem(apply._tables, "registries:Registry", "table")
+    module("registries", Registry=Registry)
+    registry = Registry(function, print, function)
+    module("framework.builder", HOOKS=registry, ALIAS=registry)
+    table = vars(registry)["table"]
+    before = dict(table)
+
+    def ours():
+        pass
+
+    replaced = apply.Replacement(function, ours, None, "work")
+    replaced.install()
+    assert list(table.values()) == [ours, print, ours]
+    in_modules = sum(each is ours for module in list(sys.modules.values()) for each in vars(module).values())
+    assert replaced.holders == 2 + in_modules
+    replaced.remove()
+    assert table == before
+
+
 def test_our_own_modules_keep_upstreams_function(module, function):
     own = module("ddp_patches.made_up", work=function)
     replacement_of(function).install()
