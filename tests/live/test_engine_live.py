@@ -47,13 +47,13 @@ def ours():
                   if isinstance(value, types.FunctionType) and "__ddp_patches__" in vars(value))
 
 def in_place():
-    "{patch id: its replacements}, of the patches that are on."
+    "{patch id: its replacements}, of all patches of the packages that are imported."
     from ddp_patches.engine import catalogue, control
-    return {patch.id: control.replacements(patch.id) for patch in catalogue.load()}
+    return {patch.id: control.replacements(patch.id) for patch in catalogue.load() if patch.package in sys.modules}
 
 def rows():
     from ddp_patches.engine import ledger
-    return [row.as_dict() for row in ledger.rows()]
+    return [row.as_dict() for row in ledger.rows() if row.package in sys.modules]
 """
 
 

@@ -31,6 +31,7 @@ PATCH = patch(
     upstream="https://github.com/pytorch/pytorch/issues/124714",
     since="0.1.0",
     remove_when="barrier() takes the device of LOCAL_RANK in every supported torch",
+    tested=("1.12.1", "2.13.0"),
 )
 
 

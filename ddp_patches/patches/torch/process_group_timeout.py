@@ -40,6 +40,7 @@ PATCH = patch(
     upstream="https://github.com/open-mmlab/mmengine/issues/873",
     since="0.1.0",
     remove_when="torch reads a default limit from the environment",
+    tested=("1.12.1", "2.13.0"),
 )
 
 

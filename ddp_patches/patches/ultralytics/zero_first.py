@@ -39,6 +39,7 @@ PATCH = patch(
     upstream="https://github.com/ultralytics/ultralytics/issues/1439",
     since="0.1.0",
     remove_when="upstream waits for rank 0 by something else than a collective",
+    tested=("8.0.132", "8.4.190"),
     condition=_obstacle,
 )
 
