@@ -200,9 +200,10 @@ def _own_rows() -> Tuple[List[PatchRow], List[Dict[str, str]]]:
         control.look_for_losses()
         rows = [PatchRow.of(row.as_dict()) for row in ledger.rows()]
         by_id = {patch.id: patch for patch in catalogue.load()}
+        unreachable = _unreachable(control.all_replacements())
         for row in rows:
             if row.state == ledger.APPLIED:
-                row.unreachable = _unreachable(control.replacements(row.id), row.target)
+                row.unreachable = unreachable.get((row.id, row.target), [])
             elif row.state == ledger.WAITING and row.id in by_id:
                 _say_what_is_awaited(row, by_id[row.id])
         return rows, []
@@ -240,9 +241,11 @@ def _why_not_on() -> Tuple[str, str]:
     return ledger.SKIPPED, "ddp_patches is not enabled in this process"
 
 
-def _unreachable(replacements: Sequence[apply.Replacement], target: str) -> List[str]:
-    found = [apply.unreachable_holders(each) for each in replacements if each.place == target]
-    return [holder for holders in found for holder in holders]
+def _unreachable(placed: Mapping[str, Sequence[apply.Replacement]]) -> Dict[Tuple[str, str], List[str]]:
+    """Who still holds upstream's function, by patch id and target."""
+    keys = [(patch_id, each.place) for patch_id, several in placed.items() for each in several]
+    found = apply.unreachable_holders([each for several in placed.values() for each in several])
+    return dict(zip(keys, found))
 
 
 def _rank() -> Dict[str, Any]:

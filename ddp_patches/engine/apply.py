@@ -8,7 +8,7 @@ import gc
 import inspect
 import sys
 import types
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import _finder
 
@@ -145,30 +145,37 @@ def _exchange(table: Dict[Any, Any], old: Any, new: Any) -> int:
     return len(names)
 
 
-def unreachable_holders(replacement: Replacement) -> List[str]:
-    """Where upstream's function is still held and no sweep can reach: closures, partials, class bodies.
+def unreachable_holders(replacements: Sequence[Replacement]) -> List[List[str]]:
+    """Where upstream's functions are still held and no sweep can reach: closures, partials, class bodies.
 
-    Looks through the garbage collector's lists (some tens of milliseconds): for ``status``, not for
-    the start-up path.
+    One list for each replacement. Goes through the garbage collector's lists four times (some tens of
+    milliseconds each, however many functions are asked for): for ``status``, not for the start-up path.
     """
-    found = set()
-    for holder in gc.get_referrers(replacement.original):
+    found: Dict[int, Set[str]] = {id(each.original): set() for each in replacements}
+    owners = {id(each.original): each.owner for each in replacements}
+    cells: Dict[int, types.CellType] = {}
+    bodies: List[Dict[str, Any]] = []
+    for holder in gc.get_referrers(*[each.original for each in replacements]):
         if isinstance(holder, functools.partial):
-            found.add("a functools.partial")
+            for value in (holder.func, *holder.args, *holder.keywords.values()):
+                found.get(id(value), set()).add("a functools.partial")
         elif isinstance(holder, types.CellType):
-            for function in _functions_over(holder):
-                if not _is_ours(function):
-                    found.add("the closure of %s.%s" % (function.__module__, function.__qualname__))
+            cells[id(holder)] = holder
         elif isinstance(holder, dict) and "__module__" in holder:  # perhaps a class's
-            for cls in gc.get_referrers(holder):
-                if isinstance(cls, type) and cls is not replacement.owner:
-                    found.add("the class %s.%s" % (cls.__module__, cls.__qualname__))
-    return sorted(found)
-
-
-def _functions_over(cell: types.CellType) -> List[types.FunctionType]:
-    closures = [holder for holder in gc.get_referrers(cell) if isinstance(holder, tuple)]
-    return [f for closure in closures for f in gc.get_referrers(closure) if isinstance(f, types.FunctionType)]
+            bodies.append(holder)
+    closures = [holder for holder in gc.get_referrers(*cells.values()) if isinstance(holder, tuple)]
+    for function in gc.get_referrers(*closures):
+        if isinstance(function, types.FunctionType) and not _is_ours(function):
+            name = "the closure of %s.%s" % (function.__module__, function.__qualname__)
+            for cell in function.__closure__ or ():
+                if id(cell) in cells:
+                    found.get(id(cell.cell_contents), set()).add(name)
+    for cls in gc.get_referrers(*bodies):
+        if isinstance(cls, type):
+            for value in list(vars(cls).values()):
+                if id(value) in found and cls is not owners[id(value)]:
+                    found[id(value)].add("the class %s.%s" % (cls.__module__, cls.__qualname__))
+    return [sorted(found[id(each.original)]) for each in replacements]
 
 
 def _is_ours(function: types.FunctionType) -> bool:

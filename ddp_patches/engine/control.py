@@ -63,6 +63,12 @@ def replacements(patch_id: str) -> List[apply.Replacement]:
         return [replacement for (name, _), replacement in _in_place.items() if name == patch_id]
 
 
+def all_replacements() -> Dict[str, List[apply.Replacement]]:
+    """What is in place, by patch id."""
+    with ledger.lock:
+        return {patch_id: replacements(patch_id) for patch_id, _ in _in_place}
+
+
 def look_for_losses() -> None:
     """Say in the ledger where a target no longer leads to our function, before it is shown to anybody."""
     with ledger.lock:

@@ -270,7 +270,7 @@ def test_holders_that_no_sweep_can_reach_are_named(module, function):
     module("home", work=function)
     placed = replacement_of(function)
     placed.install()
-    assert apply.unreachable_holders(placed) == []
+    assert apply.unreachable_holders([placed]) == [[]]
 
     def taking(callback=function):
         def inside():
@@ -285,8 +285,11 @@ def test_holders_that_no_sweep_can_reach_are_named(module, function):
     class Ours:
         task = placed.function
 
-    keep = functools.partial(function), taking(function), Body, Ours
-    assert apply.unreachable_holders(placed) == [
+    other = replacement_of(upstream)  # a parameter of the test below holds it
+    keep = functools.partial(print, function), taking(function), Body, Ours
+    found, others = apply.unreachable_holders([placed, other])
+    assert others == ["a functools.partial"]
+    assert found == [
         "a functools.partial",
         "the class %s.%s" % (__name__, Body.__qualname__),
         "the closure of %s.%s" % (__name__, keep[1].__qualname__),

@@ -227,7 +227,7 @@ def test_holders_out_of_reach_are_found_among_all_of_torch(run):
         ddp_patches.enable()
         from ddp_patches.engine import apply, control
         (placed,) = control.replacements("torch.barrier_device_ids")
-        print(json.dumps({"found": apply.unreachable_holders(placed)}))
+        print(json.dumps({"found": apply.unreachable_holders([placed])[0]}))
     """
     assert run(program).answer["found"] == [
         "a functools.partial",
