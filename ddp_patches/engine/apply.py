@@ -157,8 +157,7 @@ def unreachable_holders(replacements: Sequence[Replacement]) -> List[List[str]]:
     bodies: List[Dict[str, Any]] = []
     for holder in gc.get_referrers(*[each.original for each in replacements]):
         if isinstance(holder, functools.partial):
-            for value in (holder.func, *holder.args, *holder.keywords.values()):
-                found.get(id(value), set()).add("a functools.partial")
+            found.get(id(holder.func), set()).add("a functools.partial")
         elif isinstance(holder, types.CellType):
             cells[id(holder)] = holder
         elif isinstance(holder, dict) and "__module__" in holder:  # perhaps a class's

@@ -286,7 +286,7 @@ def test_holders_that_no_sweep_can_reach_are_named(module, function):
         task = placed.function
 
     other = replacement_of(upstream)  # a parameter of the test below holds it
-    keep = functools.partial(print, function), taking(function), Body, Ours
+    keep = functools.partial(function), taking(function), Body, Ours
     found, others = apply.unreachable_holders([placed, other])
     assert others == ["a functools.partial"]
     assert found == [
