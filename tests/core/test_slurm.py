@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_patches.cli import slurm
+from ddp_patches.runtime import slurm as variables_of
 
 
 def task(rank, nodes=2, per_node=2, **variables):
@@ -116,19 +117,19 @@ def test_what_does_not_fit_sets_nothing_and_says_why(changes, expected):
     ],
 )
 def test_first_host(hosts, first):
-    assert slurm.first_host(hosts) == first
+    assert variables_of.first_host(hosts) == first
 
 
 @pytest.mark.parametrize("hosts", ["", "gpu[01", "gpu[a-b]", "a b", "$(id)", "gpu[]"])
 def test_what_is_no_host_list(hosts):
     with pytest.raises(ValueError, match="list of hosts"):
-        slurm.first_host(hosts)
+        variables_of.first_host(hosts)
 
 
 def test_neighbouring_jobs_and_steps_have_different_ports():
     """They share nodes at the same time; a shared port joins two trainings or fails the second one."""
-    ports = [slurm.port(job, step, 0) for job in range(1000, 1100) for step in range(100)]
+    ports = [variables_of.port(job, step, 0) for job in range(1000, 1100) for step in range(100)]
     assert len(set(ports)) == len(ports)
-    assert min(ports) >= slurm.FIRST_PORT
-    assert max(ports) <= slurm.LAST_PORT
-    assert slurm.port(4711, 0, 1) != slurm.port(4711, 0, 0)
+    assert min(ports) >= variables_of.FIRST_PORT
+    assert max(ports) <= variables_of.LAST_PORT
+    assert variables_of.port(4711, 0, 1) != variables_of.port(4711, 0, 0)

@@ -1,0 +1,146 @@
+"""Carries out for one call of OpenMMLab's ``init_dist`` what ``runtime.launch`` decides.
+
+Upstream's function stays in charge. What it calls is exchanged for the duration of the call:
+``set_device`` gets this rank's own index, and ``init_process_group`` the time limit. So a limit arrives
+on every release and from every launcher, whatever upstream does with the argument: some pass it on as it
+is, some take nothing but a number of seconds, and their Slurm launchers take none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import inspect
+import os
+import shutil
+import sys
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+from .. import console, settings
+from ..engine import ledger
+from ..runtime import launch
+
+Function = Callable[..., Any]
+
+_ACCELERATORS = ("cuda", "npu", "mlu", "musa")  # names below torch that upstream knows
+
+
+class Launch:
+    """One call of ``init_dist``."""
+
+    def __init__(self, patch_id: str, target: str, original: Function, args: Any, keywords: Any) -> None:
+        """Raises TypeError for arguments that upstream does not take."""
+        self._id, self._target = patch_id, target
+        self._bound = inspect.signature(original).bind(*args, **keywords)
+        self._launcher = str(self._bound.arguments["launcher"])
+        self._extra: Dict[str, Any] = dict(self._bound.arguments.get("kwargs", {}))
+        self._limit: Optional[datetime.timedelta] = None
+        self._index: Optional[int] = None  # of the device that was selected
+        self._take_limit()
+
+    def _take_limit(self) -> None:
+        given = self._extra.get("timeout")
+        if given is None:
+            return
+        try:
+            seconds = settings.parse_duration(given)
+        except settings.SettingError as error:
+            console.warn_once("init_dist: timeout %r %s; upstream gets it as it is" % (given, error))
+            return
+        if self._bound.arguments.get("init_backend", "torch") == "torch":
+            del self._extra["timeout"]
+            self._limit = datetime.timedelta(seconds=seconds)
+        else:
+            self._extra["timeout"] = seconds  # deepspeed and colossalai: upstream makes a timedelta of it
+
+    def arguments(self) -> Tuple[Any, Dict[str, Any]]:
+        """What upstream's function gets."""
+        if "kwargs" in self._bound.arguments:
+            self._bound.arguments["kwargs"] = self._extra
+        return self._bound.args, self._bound.kwargs
+
+    def meet(self) -> None:
+        """Agree with the other tasks of a Slurm step on a place, as far as upstream leaves that open."""
+        if self._launcher == "slurm":
+            has_scontrol = shutil.which("scontrol") is not None
+            os.environ.update(launch.meeting_place(os.environ, self._extra.get("port"), has_scontrol))
+
+    def exchange(self, stack: contextlib.ExitStack) -> bool:
+        """Let what upstream calls get this rank's device and the limit, until ``stack`` is closed."""
+        torch = sys.modules["torch"]
+        for name in _ACCELERATORS:
+            module = vars(torch).get(name)
+            if callable(getattr(module, "set_device", None)):
+                stack.enter_context(_exchanged(module, "set_device", self._selecting(name, module)))
+        distributed = vars(torch)["distributed"]
+        init = self._initializing(vars(distributed)["init_process_group"])
+        stack.enter_context(_exchanged(distributed, "init_process_group", init))
+        return True
+
+    def check(self) -> None:
+        """After upstream's function has returned: whether the limit has reached the group."""
+        if self._limit is not None:
+            console.warn_once("init_dist: upstream made the process group in a way that takes no timeout")
+
+    def _selecting(self, name: str, module: Any) -> Function:
+        upstream = vars(module)["set_device"]
+
+        def own(device: Any) -> Any:
+            if type(device) is not int:
+                return device
+            index = launch.device_index(self._launcher, device, os.environ, module.device_count())
+            self._index = index
+            if index != device:
+                reason = "launcher %s: this rank uses %s:%d, upstream asked for %s:%d"
+                ledger.record(
+                    self._id, self._target, reason=reason % (self._launcher, name, index, name, device)
+                )
+            return index
+
+        def set_device(device: Any, *args: Any, **keywords: Any) -> Any:
+            return upstream(ledger.attempt(self._id, lambda: own(device), device), *args, **keywords)
+
+        return set_device
+
+    def _initializing(self, upstream: Function) -> Function:
+        def init_process_group(*args: Any, **keywords: Any) -> Any:
+            ledger.attempt(self._id, self._tell_device, None)
+            if self._limit is not None:
+                keywords.setdefault("timeout", self._limit)
+                self._limit = None
+            return upstream(*args, **keywords)
+
+        return init_process_group
+
+    def _tell_device(self) -> None:
+        # OpenMMLab's runners read the device index for DDP from LOCAL_RANK. Upstream's Slurm launchers
+        # write it for that purpose; behind mpirun train.py leaves 0 there, on every rank.
+        if self._index is not None:
+            os.environ["LOCAL_RANK"] = str(self._index)
+
+
+def run(patch_id: str, target: str, original: Function, args: Any, keywords: Any) -> Any:
+    """``original(*args, **keywords)`` with this rank's device, limit and meeting place."""
+    call = ledger.attempt(patch_id, lambda: Launch(patch_id, target, original, args, keywords), None)
+    if call is None:
+        return original(*args, **keywords)
+    with contextlib.ExitStack() as stack:
+        ledger.attempt(patch_id, call.meet, None)
+        if not ledger.attempt(patch_id, lambda: call.exchange(stack), False):
+            return original(*args, **keywords)
+        args, keywords = call.arguments()
+        result = original(*args, **keywords)
+    call.check()
+    return result
+
+
+@contextlib.contextmanager
+def _exchanged(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """``owner.name`` is ``value`` for a while; what somebody else puts there meanwhile stays."""
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if vars(owner).get(name) is value:
+            setattr(owner, name, before)

@@ -1,0 +1,223 @@
+"""``init_dist`` of real mmengine and mmcv: limits, devices, and two gloo ranks behind each launcher.
+
+This machine has no GPU, so what would touch one is a recorder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import tempfile
+
+import pytest
+
+from ddp_patches.runtime import slurm
+from support import environment, layers, ranks
+
+RELEASES = ["mmdet/3.3.0", "mmdet/3.0.0", "mmdet/2.28.2"]  # mmengine 0.10.7 and 0.7.4, mmcv 1.7.2
+DEFAULT_PORT = 29500  # upstream's
+
+BEGINNING = """
+    import datetime, json, os, sys, warnings
+    warnings.simplefilter("ignore")
+    import ddp_patches.auto
+    import torch, torch.distributed as dist
+
+    selected = []
+    torch.cuda.set_device = selected.append
+    torch.cuda.device_count = lambda: int(os.environ["SEEN_DEVICES"])
+    try:
+        from mmengine.dist import init_dist
+    except ImportError:
+        from mmcv.runner import init_dist
+    """
+
+
+@pytest.fixture
+def start(processes):
+    """Start one process with a launcher's variables."""
+    (processes.folder / "scontrol").write_text("#!/bin/sh\necho 127.0.0.1\n")
+    (processes.folder / "scontrol").chmod(0o755)
+    path = os.pathsep.join([str(processes.folder), os.environ["PATH"]])
+
+    def started(release, program, name, variables, patched=True, arguments=()):
+        variables = {"PATH": path, "SEEN_DEVICES": "2", "DDP_PATCHES": str(int(patched)), **variables}
+        environ = environment.clean(
+            processes.folder, environment.CPU_VISION, layers.layer(release), **variables
+        )
+        script = ranks.script(processes.folder, BEGINNING + program)
+        return processes.start([sys.executable, script, *arguments], environ, name)
+
+    return started
+
+
+def task(rank, job, **variables):
+    """Task `rank` of `srun` with two tasks on one node."""
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        "SLURM_NTASKS": "2",
+        "SLURM_NODELIST": "gpu003",
+        **variables,
+    }
+
+
+EACH = """
+    class Made(Exception):
+        "In the place of a process group."
+
+    def made(backend, timeout=None, **keywords):
+        if not isinstance(timeout, (datetime.timedelta, type(None))):
+            raise TypeError("as torch's")
+        raise Made(timeout)
+
+    dist.init_process_group = made
+
+    def call(launcher, timeout, variables):
+        os.environ.update(variables)
+        del selected[:]
+        options = {} if timeout is None else {"timeout": eval(timeout)}
+        try:
+            init_dist(launcher, backend="gloo", **options)
+        except Made as group:
+            limit = group.args[0] and group.args[0] / datetime.timedelta(seconds=1)
+            return [limit, selected[-1], os.environ.get("LOCAL_RANK")]
+        except Exception as error:
+            return [type(error).__name__, str(error)]
+
+    print(json.dumps({"results": [call(*case) for case in json.loads(sys.argv[1])]}))
+    """
+
+SLURM = task(1, 4711, MASTER_ADDR="127.0.0.1")
+TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+MPI = {
+    f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_RANK", "1"))
+}
+LIMITS = {"5400": 5400, "5400.5": 5400.5, "'90m'": 5400, "datetime.timedelta(hours=3)": 10800}
+LAUNCHERS = {"pytorch": TORCHRUN, "slurm": SLURM, "mpi": {**MPI, "LOCAL_RANK": "0"}}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_limit_in_every_form_and_the_device_of_the_local_rank(start, release):
+    """Entry 9 of the field reports: which form is taken changes from release to release."""
+    cases = [[launcher, limit, v] for launcher, v in LAUNCHERS.items() for limit in [None, *LIMITS]]
+    # The second node of a job with three ranks on the first and one here, and a task's only GPU.
+    uneven = ["slurm", None, {"SLURM_PROCID": "3", "SLURM_LOCALID": "0"}]
+    single = ["slurm", None, {"SEEN_DEVICES": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": "3"}]
+    bad = ["pytorch", "'soon'", TORCHRUN]
+    started = [
+        start(release, EACH, name, {}, name == "ours", [json.dumps([*cases, uneven, single, bad])])
+        for name in ("ours", "upstream")
+    ]
+    ours, upstreams = (process.wait(120).check().answer["results"] for process in started)
+    # The limit, the device, and the variable from which the runner takes the device of DDP.
+    for (_, limit, _), result in zip(cases, ours):
+        assert result == [LIMITS.get(limit), 1, "1"]
+    refused = {(launcher, limit) for (launcher, limit, _), r in zip(cases, upstreams) if r[0] == "TypeError"}
+    assert {launcher for launcher, _ in refused} == set(LAUNCHERS)
+    assert None not in {limit for _, limit in refused}
+    assert ours[len(cases)] == [None, 0, "0"]
+    assert ours[len(cases) + 1] == [None, 0, "0"]
+    assert upstreams[len(cases) : -1] != ours[len(cases) : -1]
+    # What nobody understands is upstream's to refuse.
+    assert ours[-1] == upstreams[-1]
+    assert ours[-1][0] == "TypeError"
+
+
+MEET = """
+    launcher = sys.argv[1]
+    init_dist(launcher, backend="gloo", **json.loads(sys.argv[2]))
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    try:
+        init_dist(launcher, backend="gloo")
+        again = None
+    except Exception as error:
+        again = type(error).__name__
+    group = dist.distributed_c10d._get_default_group()
+    print(json.dumps({
+        "total": total.item(), "port": os.environ["MASTER_PORT"], "again": again, "rank": dist.get_rank(),
+        "device": selected[0], "local_rank": os.environ["LOCAL_RANK"],
+    }), flush=True)
+    dist.destroy_process_group()
+    """
+
+
+LIMIT = '{"timeout": "20m"}'
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_torchrun_and_mpirun(start, release):
+    """Two ranks meet behind the variables of each launcher; a second call fails as upstream's does."""
+    first, second = str(ranks.free_port()), str(ranks.free_port())
+    variables = {
+        "pytorch": [ranks.variables(rank, 2, int(first)) for rank in range(2)],
+        "mpi": [
+            {
+                **MPI,
+                "OMPI_COMM_WORLD_RANK": str(rank),
+                "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": second,
+            }
+            for rank in range(2)
+        ],
+    }
+    for launcher, each in variables.items():
+        running = [
+            start(release, MEET, f"{launcher}{rank}", each[rank], True, [launcher, LIMIT])
+            for rank in range(2)
+        ]
+        for rank, process in enumerate(running):
+            answer = process.wait(100).check().answer
+            assert answer["total"] == 2.0
+            assert (answer["rank"], answer["device"], answer["local_rank"]) == (rank, rank, str(rank))
+            assert answer["again"] in ("RuntimeError", "ValueError")
+
+
+@pytest.fixture
+def default_port():
+    """Port 29500 for this test alone, among all that run on this machine."""
+    with open(os.path.join(tempfile.gettempdir(), "ddp_patches-test-port-29500"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield DEFAULT_PORT
+
+
+def job_with_a_free_port():
+    """The number of a job whose port nobody has."""
+    for job in range(os.getpid(), os.getpid() + 1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", slurm.port(job, 0, 0))) != 0:
+                return job
+    raise AssertionError("no free port")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_tasks_of_srun_meet_where_the_default_port_is_taken(start, release, default_port):
+    """Upstream: mmcv's ranks go to ports of their own, mmengine's first one fails and the other waits."""
+    job = job_with_a_free_port()
+    with socket.socket(socket.AF_INET6) as other:
+        try:
+            other.bind(("::", default_port))
+            other.listen(20)
+        except OSError:
+            pass  # somebody else has it: just as well
+        upstreams, running = (
+            [
+                start(release, MEET, f"{name}{rank}", task(rank, job), patched, ["slurm", limit])
+                for rank in (0, 1)
+            ]
+            for name, patched, limit in (("upstream", False, "{}"), ("rank", True, LIMIT))
+        )
+        answers = [process.wait(100).check().answer for process in running]
+        results = [process.wait(15) for process in upstreams]
+    assert {answer["total"] for answer in answers} == {2.0}
+    assert {answer["port"] for answer in answers} == {str(slurm.port(job, 0, 0))}
+    assert [answer["device"] for answer in answers] == [0, 1]
+    assert not any(result.answers for result in results)
+    assert any(result.timed_out for result in results), results
