@@ -13,13 +13,14 @@ from types import FrameType
 from typing import Callable, Mapping, MutableMapping, Sequence
 
 from .. import propagation, settings
-from ..rehearse import LINE_MARK, gpus, permit
+from ..rehearse import LINE_MARK, gpus, launcher, permit
 from . import installations, settings_flags
 from . import run as run_command
 
 HELP = "run a multi-GPU command as CPU processes, to find a hang without GPUs"
 
 _SKIP = settings.PREFIX + "SKIP"
+DEFAULT_RANKS = 2
 MOST_RANKS = 64  # CPU processes on one machine; more is a typing error
 
 _EXAMPLES = """\
@@ -27,11 +28,14 @@ examples:
   ddp-patches rehearse -n 2 -- yolo detect train data=data.yaml model=yolov8n.yaml epochs=1 imgsz=64
   ddp-patches rehearse -n 2 -- python train.py
   ddp-patches rehearse -n 2 --without-patches -- python train.py
+  ddp-patches rehearse -n 2 -- python tools/train.py config.py --launcher pytorch
+  ddp-patches rehearse -- torchrun --nproc_per_node 2 tools/train.py config.py --launcher pytorch
 
-Ultralytics launches N workers, whatever device= says; each trains on the CPU, over gloo. Under torchrun,
-which is told the number of processes itself, NCCL becomes gloo in the same way. Rehearsed are the order of
-the steps, who waits for whom, exceptions and time limits; not speed, memory, or what NCCL does.
-Take few images and one epoch.
+Ultralytics launches N workers, whatever device= says; each trains on the CPU, over gloo. OpenMMLab's
+--launcher pytorch expects torchrun around it: without one, N processes are started through it. A torchrun
+in the command, dist_train.sh included, is told the number of processes itself; N is then how many GPUs
+there seem to be. Rehearsed are the order of the steps, who waits for whom, exceptions and time limits; not
+speed, memory, or what NCCL does. Take few images and one epoch.
 """
 
 # Sent on to the command. Ctrl-C and Ctrl-\\ are special: a terminal gives them to the command as well.
@@ -43,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "ddp-patches rehearse -n N [options] [--] CMD [arguments of CMD]"
     parser.epilog = _EXAMPLES
     parser.add_argument(
-        "-n", dest="ranks", type=_ranks, default=2, metavar="N", help="how many GPUs (default: 2)"
+        "-n",
+        dest="ranks",
+        type=_ranks,
+        metavar="N",
+        help="how many GPUs (default: as many as the command gives to --nproc_per_node, else 2)",
     )
     parser.add_argument(
         "--even-with-gpus",
@@ -81,13 +89,18 @@ def run(arguments: argparse.Namespace) -> int:
         environ[_SKIP] = everything_but_stand_ins(environ.get(_SKIP, ""))
     if not settings_flags.accept(environ):
         return 2
-    prepare(environ, arguments.ranks)
+    named = launcher.processes_named(command)
+    ranks = arguments.ranks or named or DEFAULT_RANKS
+    prepare(environ, ranks)
     _say(
-        f"{LINE_MARK}: {arguments.ranks} CPU processes over gloo stand in for {arguments.ranks} GPUs; "
+        f"{LINE_MARK}: {named or ranks} CPU processes over gloo stand in for {ranks} GPUs; "
         "speed, memory and NCCL are not rehearsed"
     )
+    completed = launcher.completed(command, environ, ranks)
+    if completed != command:
+        _say(f"{LINE_MARK}: --launcher pytorch expects a launcher, so torchrun starts {ranks} processes")
     begun = time.monotonic()
-    code = _run_child(command, environ)
+    code = _run_child(completed, environ)
     _say(f"{LINE_MARK} ended after {time.monotonic() - begun:.0f} s with exit code {code}")
     return code
 

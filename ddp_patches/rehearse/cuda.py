@@ -75,6 +75,14 @@ def is_available(original: Function) -> Function:
     return replacement
 
 
+@cuda.replaces("torch.nn.modules.module:Module.cuda", parameters=("device",))
+def module_cuda(original: Function) -> Function:
+    def replacement(self: Any, device: Any = None) -> Any:
+        return self
+
+    return replacement
+
+
 @cuda.replaces("torch.cuda:get_device_properties", parameters=("device",))
 def get_device_properties(original: Function) -> Function:
     def replacement(device: Any = None) -> Any:

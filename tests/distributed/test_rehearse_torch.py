@@ -22,7 +22,7 @@ RANK = """
     torch.cuda.set_device(local_rank)
     dist.init_process_group(sys.argv[1] if len(sys.argv) > 1 else "nccl")
     model = torch.nn.parallel.DistributedDataParallel(
-        torch.nn.Linear(2, 1), device_ids=[local_rank], output_device=local_rank
+        torch.nn.Linear(2, 1).cuda(local_rank), device_ids=[local_rank], output_device=local_rank
     )
     model(torch.full((4, 2), float(dist.get_rank()))).sum().backward()
     group = dist.new_group([0, 1], backend="nccl")

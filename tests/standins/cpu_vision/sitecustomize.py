@@ -102,6 +102,13 @@ class _CompiledOps(types.ModuleType):
 
     nms = staticmethod(_nms)
 
+    # Training of mmdet 2.x lists them among the versions of its surroundings.
+    @staticmethod
+    def get_compiler_version():
+        return "none"
+
+    get_compiling_cuda_version = get_compiler_version
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
