@@ -54,6 +54,7 @@ def collect(environ: Mapping[str, str], packages: Mapping[str, Package], loaded:
         missing_cloudpickle(
             ultralytics.version if ultralytics else "", installed.locate("cloudpickle") is not None
         ),
+        missing_ops(packages),
         bad_folder("home", "frameworks keep settings and downloads there", folder(home()),
                    "set HOME to a folder of your own (Ultralytics: YOLO_CONFIG_DIR)"),
         bad_folder("temporary", "torchrun and the loader workers need it", folder(_temporary()),
@@ -94,6 +95,28 @@ def missing_cloudpickle(ultralytics: str, has_cloudpickle: bool) -> Optional[Haz
     message = "cloudpickle is missing: Ultralytics %s runs pip at its first multi-GPU launch" % ultralytics
     return Hazard("cloudpickle", message + ", which ends the job on a node without network",
                    "pip install cloudpickle")  # fmt: skip
+
+
+def missing_ops(packages: Mapping[str, Package]) -> Optional[Hazard]:
+    """mmcv's lite builds, and mmcv 1.x that is not mmcv-full, import without the ops that detectors need."""
+    mmcv = packages.get("mmcv")
+    detectors = [name for name in ("mmdet", "mmdet3d") if name in packages]
+    if mmcv is None or not detectors or has_ops(mmcv.path):
+        return None
+    message = (
+        "mmcv %s has no compiled ops: importing the models of %s ends in \"No module named 'mmcv._ext'\""
+    )
+    full = "mmcv-full" if mmcv.version.startswith("1.") else "mmcv"
+    return Hazard("mmcv_ops", message % (mmcv.version, " and ".join(detectors)),
+                   "install a build of %s for this torch: mim install %s" % (full, full))  # fmt: skip
+
+
+def has_ops(mmcv: str) -> bool:
+    """Whether the package in the folder ``mmcv`` holds its compiled module."""
+    try:
+        return any(name.startswith("_ext.") for name in os.listdir(mmcv))
+    except OSError:
+        return False
 
 
 def bad_folder(id: str, why: str, found: Folder, advice: str) -> Optional[Hazard]:

@@ -46,6 +46,25 @@ def test_cloudpickle_is_missing_where_the_launch_needs_it(ultralytics, has_it, h
     assert bool(hazards.missing_cloudpickle(ultralytics, has_it)) is hazard
 
 
+@pytest.mark.parametrize(
+    "version, file, frameworks, advice",
+    [
+        ("2.1.0", "__init__.py", ["mmdet"], "mim install mmcv"),
+        ("1.7.2", "__init__.py", ["mmdet", "mmdet3d"], "mim install mmcv-full"),
+        ("2.1.0", "_ext.cpython-311-x86_64-linux-gnu.so", ["mmdet"], None),
+        ("2.1.0", "_ext.pyd", ["mmdet"], None),
+        ("2.1.0", "__init__.py", [], None),
+    ],
+)
+def test_mmcv_without_its_compiled_ops(tmp_path, version, file, frameworks, advice):
+    (tmp_path / file).touch()
+    packages = {name: Package(name, "3.3.0", (), "") for name in frameworks}
+    packages["mmcv"] = Package("mmcv", version, (), str(tmp_path))
+    found = hazards.missing_ops(packages)
+    assert (found and found.advice.partition(": ")[2]) == advice
+    assert hazards.missing_ops({"mmdet": Package("mmdet", "3.3.0", (), "")}) is None
+
+
 def test_folders_that_cannot_be_written_or_are_full():
     read_only = hazards.bad_folder("home", "why", Folder("/x", False, GIB), "do")
     full = hazards.bad_folder("home", "why", Folder("/x", True, MIB), "do")
