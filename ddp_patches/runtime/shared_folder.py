@@ -4,7 +4,7 @@ Each rank but 0 writes a file of its own into the folder, and says so in the job
 all of them. Its verdict is written once and obeyed by all ranks, so that none raises while another goes
 on. A rank that gives up writes the verdict *leave*, and all go on as upstream.
 
-Keys below ``folder/<patch>/<number of the call>/``: counters ``come`` and ``at/<rank>``; texts
+Keys below ``folder/<patch>/<number of the call>/``: counters ``come``, ``read`` and ``at/<rank>``; texts
 ``report/<rank>`` and ``verdict``.
 """
 
@@ -23,6 +23,7 @@ from .job import Job
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 1.0
 _LOOK_FOR_DEAD_SECONDS = 5.0
+_READ_SECONDS = 5.0  # more than the longest pause of a rank that waits for the verdict
 _LONGEST_TEXT = 4000  # characters of a verdict
 _LONGEST_PATH = 500  # characters of a folder in a report
 _SHOWN = 8  # ranks in one verdict
@@ -90,7 +91,17 @@ class Check:
             raise
         if verdict in ("shared", "leave"):
             return None
+        self._let_all_read()
         return console.printable(verdict)[:_LONGEST_TEXT]
+
+    def _let_all_read(self) -> None:
+        """Rank 0 may host the store, and is about to raise: until the others have the verdict."""
+        self._call(lambda client: client.add(self._prefix + "read", 1))
+        deadline = time.monotonic() + _READ_SECONDS
+        while self._job.rank == 0 and time.monotonic() < deadline:
+            if self._call(lambda client: client.add(self._prefix + "read", 0)) >= self._job.world_size:
+                return
+            time.sleep(_FIRST_PAUSE_SECONDS)
 
     def _lead(self, prepare: Callable[[], None]) -> str:
         error = _error_of(prepare)
