@@ -68,8 +68,9 @@ OPENMMLAB = {
     "mmcv": ["mmcv==1.7.2", "addict", "platformdirs", "yapf"],
     # reduce_mean in mmdet.utils; runner, data sets and registries of mmengine.
     "mmdet/3.3.0": ["mmdet==3.3.0", "mmcv-lite==2.1.0", "mmengine==0.10.7"],
-    # The oldest of that form, with an mmengine whose init_dist takes no timeout in seconds.
-    "mmdet/3.0.0": ["mmdet==3.0.0", "mmcv-lite==2.0.1", "mmengine==0.7.4"],
+    # The oldest of that form, with an mmengine whose init_dist takes no timeout in seconds, and which needs a
+    # yapf of its time to write a configuration down.
+    "mmdet/3.0.0": ["mmdet==3.0.0", "mmcv-lite==2.0.1", "mmengine==0.7.4", "yapf==0.32.0"],
     # reduce_mean in mmdet.core; runner and registries of mmcv 1.x.
     "mmdet/2.28.2": ["mmdet==2.28.2", "mmcv==1.7.2"],
     # Custom3DDataset, and what StreamPETR and its like are built on. It refuses mmcv from 1.7.1 on.
