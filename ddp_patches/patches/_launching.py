@@ -61,9 +61,17 @@ class Launch:
 
     def meet(self) -> None:
         """Agree with the other tasks of a Slurm step on a place, as far as upstream leaves that open."""
-        if self._launcher == "slurm":
-            has_scontrol = shutil.which("scontrol") is not None
-            os.environ.update(launch.meeting_place(os.environ, self._extra.get("port"), has_scontrol))
+        if self._launcher != "slurm":
+            return
+        has_scontrol = shutil.which("scontrol") is not None
+        place = launch.meeting_place(os.environ, self._extra.get("port"), has_scontrol)
+        os.environ.update(place)
+        # A rank without ddp_patches looks somewhere else: whoever waits for it needs to know.
+        if "MASTER_PORT" in place and os.environ.get("SLURM_PROCID") == "0":
+            console.say(
+                "the tasks of this Slurm step meet on port %s, which is made of the job's number; without "
+                "ddp_patches they use 29500. MASTER_PORT sets another one for all." % place["MASTER_PORT"]
+            )
 
     def exchange(self, stack: contextlib.ExitStack) -> bool:
         """Let what upstream calls get this rank's device and the limit, until ``stack`` is closed."""

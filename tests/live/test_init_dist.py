@@ -44,13 +44,15 @@ def start(processes):
     path = os.pathsep.join([str(processes.folder), os.environ["PATH"]])
 
     def started(release, program, name, variables, patched=True, arguments=()):
-        variables = {"PATH": path, "SEEN_DEVICES": "2", "DDP_PATCHES": str(int(patched)), **variables}
-        environ = environment.clean(
-            processes.folder, environment.CPU_VISION, layers.layer(release), **variables
-        )
+        environ = started.environment(release, {"DDP_PATCHES": str(int(patched)), **variables})
         script = ranks.script(processes.folder, BEGINNING + program)
         return processes.start([sys.executable, script, *arguments], environ, name)
 
+    def of(release, variables):
+        variables = {"PATH": path, "SEEN_DEVICES": "2", **variables}
+        return environment.clean(processes.folder, environment.CPU_VISION, layers.layer(release), **variables)
+
+    started.environment = of
     return started
 
 
@@ -130,53 +132,52 @@ def test_a_limit_in_every_form_and_the_device_of_the_local_rank(start, release):
 
 
 MEET = """
-    launcher = sys.argv[1]
-    init_dist(launcher, backend="gloo", **json.loads(sys.argv[2]))
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    try:
-        init_dist(launcher, backend="gloo")
-        again = None
-    except Exception as error:
-        again = type(error).__name__
-    group = dist.distributed_c10d._get_default_group()
-    print(json.dumps({
-        "total": total.item(), "port": os.environ["MASTER_PORT"], "again": again, "rank": dist.get_rank(),
-        "device": selected[0], "local_rank": os.environ["LOCAL_RANK"],
-    }), flush=True)
-    dist.destroy_process_group()
+    for launcher, options, variables in json.loads(sys.argv[1]):
+        os.environ.update(variables)
+        del selected[:]
+        print("calling", flush=True)
+        init_dist(launcher, backend="gloo", **options)
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        try:
+            init_dist(launcher, backend="gloo")
+            again = None
+        except Exception as error:
+            again = type(error).__name__
+        print(json.dumps({
+            "total": total.item(), "port": os.environ["MASTER_PORT"], "again": again, "rank": dist.get_rank(),
+            "device": selected[0], "local_rank": os.environ["LOCAL_RANK"],
+        }), flush=True)
+        dist.destroy_process_group()
     """
 
 
-LIMIT = '{"timeout": "20m"}'
+LIMIT = {"timeout": "20m"}
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_torchrun_and_mpirun(start, release):
     """Two ranks meet behind the variables of each launcher; a second call fails as upstream's does."""
-    first, second = str(ranks.free_port()), str(ranks.free_port())
-    variables = {
-        "pytorch": [ranks.variables(rank, 2, int(first)) for rank in range(2)],
-        "mpi": [
-            {
-                **MPI,
-                "OMPI_COMM_WORLD_RANK": str(rank),
-                "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": second,
-            }
-            for rank in range(2)
-        ],
-    }
-    for launcher, each in variables.items():
-        running = [
-            start(release, MEET, f"{launcher}{rank}", each[rank], True, [launcher, LIMIT])
-            for rank in range(2)
-        ]
-        for rank, process in enumerate(running):
-            answer = process.wait(100).check().answer
+    ports = [str(ranks.free_port()), str(ranks.free_port())]
+    running = []
+    for rank in range(2):
+        mpi = {
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+            "LOCAL_RANK": "0",  # as upstream's train.py leaves it
+            "MASTER_PORT": ports[1],
+        }
+        torchrun = ranks.variables(rank, 2, int(ports[0]))
+        calls = [["pytorch", LIMIT, torchrun], ["mpi", LIMIT, mpi]]
+        running.append(start(release, MEET, f"rank{rank}", {}, arguments=[json.dumps(calls)]))
+    for rank, process in enumerate(running):
+        answers = process.wait(120).check().answers
+        assert len(answers) == 2
+        for answer, port in zip(answers, ports):
             assert answer["total"] == 2.0
             assert (answer["rank"], answer["device"], answer["local_rank"]) == (rank, rank, str(rank))
+            assert answer["port"] == port
             assert answer["again"] in ("RuntimeError", "ValueError")
 
 
@@ -209,15 +210,46 @@ def test_tasks_of_srun_meet_where_the_default_port_is_taken(start, release, defa
             pass  # somebody else has it: just as well
         upstreams, running = (
             [
-                start(release, MEET, f"{name}{rank}", task(rank, job), patched, ["slurm", limit])
+                start(release, MEET, f"{name}{rank}", task(rank, job), patched, [json.dumps(call)])
                 for rank in (0, 1)
             ]
-            for name, patched, limit in (("upstream", False, "{}"), ("rank", True, LIMIT))
+            for name, patched, call in (
+                ("upstream", False, [["slurm", {}, {}]]),
+                ("rank", True, [["slurm", LIMIT, {}]]),
+            )
         )
         answers = [process.wait(100).check().answer for process in running]
-        results = [process.wait(15) for process in upstreams]
+        for process in upstreams:
+            process.wait_for("calling", 60)
+        results = [process.wait(8) for process in upstreams]
     assert {answer["total"] for answer in answers} == {2.0}
     assert {answer["port"] for answer in answers} == {str(slurm.port(job, 0, 0))}
     assert [answer["device"] for answer in answers] == [0, 1]
     assert not any(result.answers for result in results)
     assert any(result.timed_out for result in results), results
+
+
+DOORS = {
+    "run": (["run", "--"], "slurm"),
+    "from_slurm": (["run", "--from-slurm", "--"], "pytorch"),
+}
+
+
+def test_srun_with_the_command_before_python(start, processes):
+    """`srun ddp-patches run -- python train.py`: no launcher, and a program that does not import us."""
+    job = job_with_a_free_port()
+    for door, (command, launcher) in DOORS.items():
+        program = (BEGINNING + MEET).replace("import ddp_patches.auto", "")
+        path = ranks.script(processes.folder, program, door + ".py")
+        running = []
+        for rank in range(2):
+            environ = start.environment(RELEASES[0], task(rank, job, SLURM_STEP_NUM_NODES="1"))
+            calls = json.dumps([[launcher, LIMIT, {}]])
+            run = [sys.executable, "-m", "ddp_patches", *command, sys.executable, path, calls]
+            running.append(processes.start(run, environ, door + str(rank)))
+        results = [process.wait(100).check() for process in running]
+        assert [result.answer["total"] for result in results] == [2.0, 2.0]
+        assert {result.answer["port"] for result in results} == {str(slurm.port(job, 0, 0))}
+        # Where --from-slurm has chosen the port, nothing is left to choose.
+        assert ("tasks of this Slurm step meet on port" in results[0].stderr) == (door == "run")
+        assert "tasks of this Slurm step" not in results[1].stderr
