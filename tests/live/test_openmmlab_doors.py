@@ -83,3 +83,23 @@ def test_the_command_with_a_shell_script(processes):
     command = [*OURS, "rehearse", "--", *OURS, "run", "--", *command]
     result = processes.run(command, environ, limit=LIMIT_SECONDS)
     assert_trained_with_patches(processes, layer, result)
+
+
+# What `srun` does with a command: it starts one process for each task, and ends with the worst of them.
+SRUN = """
+for task in 0 1; do SLURM_PROCID=$task SLURM_LOCALID=$task "$@" & tasks="$tasks $!"; done
+for task in $tasks; do wait $task || worst=$?; done
+exit ${worst:-0}
+"""
+
+
+def test_tasks_of_srun(processes):
+    """`srun ddp-patches run -- python tools/train.py CONFIG --launcher slurm`: each task arms itself."""
+    layer = "mmdet/2.28.2"
+    job = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NODELIST": "gpu003"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ranks.free_port())}
+    environ = layers.openmmlab_environment(processes.folder, layer, **job, **place)
+    train = [detectors.mim(layer) / "tools" / "train.py", configuration(processes, layer)]
+    command = ["sh", "-c", SRUN, "srun", *OURS, "run", "--", sys.executable, *train, "--launcher", "slurm"]
+    result = processes.run([*OURS, "rehearse", "--", *command], environ, limit=LIMIT_SECONDS)
+    assert_trained_with_patches(processes, layer, result)
