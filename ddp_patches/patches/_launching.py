@@ -35,7 +35,7 @@ class Launch:
         self._launcher = str(self._bound.arguments["launcher"])
         self._extra: Dict[str, Any] = dict(self._bound.arguments.get("kwargs", {}))
         self._limit: Optional[datetime.timedelta] = None
-        self._index: Optional[int] = None  # of the device that was selected
+        self._local_rank: Optional[str] = None  # what LOCAL_RANK has to be
         self._take_limit()
 
     def _take_limit(self) -> None:
@@ -96,8 +96,10 @@ class Launch:
         def own(device: Any) -> Any:
             if type(device) is not int:
                 return device
-            index = launch.device_index(self._launcher, device, os.environ, module.device_count())
-            self._index = index
+            count = module.device_count()
+            index = launch.device_index(self._launcher, device, os.environ, count)
+            if launch.names_device_by_local_rank(self._launcher, os.environ, count):
+                self._local_rank = str(index)
             if index != device:
                 reason = "launcher %s: this rank uses %s:%d, upstream asked for %s:%d"
                 ledger.record(
@@ -121,10 +123,8 @@ class Launch:
         return init_process_group
 
     def _tell_device(self) -> None:
-        # OpenMMLab's runners read the device index for DDP from LOCAL_RANK. Upstream's Slurm launchers
-        # write it for that purpose; behind mpirun train.py leaves 0 there, on every rank.
-        if self._index is not None:
-            os.environ["LOCAL_RANK"] = str(self._index)
+        if self._local_rank is not None:  # late, because upstream's Slurm launchers write theirs
+            os.environ["LOCAL_RANK"] = self._local_rank
 
 
 def run(patch_id: str, target: str, original: Function, args: Any, keywords: Any) -> Any:

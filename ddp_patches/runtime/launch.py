@@ -27,6 +27,15 @@ def device_index(launcher: str, asked: int, environ: Mapping[str, str], device_c
     return local_rank % device_count if has_devices_of_its_own(environ, device_count) else asked
 
 
+def names_device_by_local_rank(launcher: str, environ: Mapping[str, str], device_count: int) -> bool:
+    """Whether LOCAL_RANK has to become the index of the device: there OpenMMLab's runners look for DDP's.
+
+    Upstream's Slurm launchers write it for that purpose. Behind mpirun nobody does, and train.py leaves 0
+    there on every rank. What torchrun wrote is left alone.
+    """
+    return launcher != "pytorch" or has_devices_of_its_own(environ, device_count)
+
+
 def has_devices_of_its_own(environ: Mapping[str, str], device_count: int) -> bool:
     """Whether the ``device_count`` devices seen by this process are its own and not those of its node.
 

@@ -41,6 +41,24 @@ def test_the_device(launcher, asked, environ, count, index):
     assert launch.device_index(launcher, asked, environ, count) == index
 
 
+@pytest.mark.parametrize(
+    "launcher, environ, count, named",
+    [
+        ("slurm", {}, 2, True),
+        ("mpi", {}, 2, True),
+        ("pytorch", {"TORCHELASTIC_RUN_ID": "none"}, 1, False),
+        ("pytorch", {"TORCHELASTIC_RUN_ID": "none"}, 2, False),
+        ("pytorch", {}, 2, False),
+        ("pytorch", {"SLURM_GPUS_PER_TASK": "1"}, 1, True),  # srun ddp-patches run --from-slurm
+        ("pytorch", {}, 0, False),
+    ],
+)
+def test_local_rank_becomes_the_devices_index_where_nobody_else_takes_care_of_it(
+    launcher, environ, count, named
+):
+    assert launch.names_device_by_local_rank(launcher, environ, count) is named
+
+
 def place(changes=None, port=None, has_scontrol=True):
     environ = {name: value for name, value in {**TASK, **(changes or {})}.items() if value is not None}
     return launch.meeting_place(environ, port, has_scontrol)

@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 
 import pytest
 
@@ -132,6 +131,13 @@ def test_a_limit_in_every_form_and_the_device_of_the_local_rank(start, release):
 
 
 MEET = """
+    def limits():
+        "Seconds for the meeting and for collectives."
+        if "ddp_patches.runtime.limits" not in sys.modules:
+            return None
+        group = sys.modules["ddp_patches.runtime.limits"].snapshot()["groups"][0]
+        return [group["join_timeout"], group["timeout"]]
+
     for launcher, options, variables in json.loads(sys.argv[1]):
         os.environ.update(variables)
         del selected[:]
@@ -146,7 +152,7 @@ MEET = """
             again = type(error).__name__
         print(json.dumps({
             "total": total.item(), "port": os.environ["MASTER_PORT"], "again": again, "rank": dist.get_rank(),
-            "device": selected[0], "local_rank": os.environ["LOCAL_RANK"],
+            "device": selected[0], "local_rank": os.environ["LOCAL_RANK"], "limits": limits(),
         }), flush=True)
         dist.destroy_process_group()
     """
@@ -178,13 +184,14 @@ def test_torchrun_and_mpirun(start, release):
             assert answer["total"] == 2.0
             assert (answer["rank"], answer["device"], answer["local_rank"]) == (rank, rank, str(rank))
             assert answer["port"] == port
+            assert answer["limits"] == [1200, 7200]  # the caller's, and the setting timeout
             assert answer["again"] in ("RuntimeError", "ValueError")
 
 
 @pytest.fixture
 def default_port():
-    """Port 29500 for this test alone, among all that run on this machine."""
-    with open(os.path.join(tempfile.gettempdir(), "ddp_patches-test-port-29500"), "w") as file:
+    """Port 29500 for this test alone, among those of this run."""
+    with open(__file__) as file:  # something that all workers of the run have in common
         fcntl.flock(file, fcntl.LOCK_EX)
         yield DEFAULT_PORT
 
