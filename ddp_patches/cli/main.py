@@ -17,7 +17,7 @@ import sys
 from types import ModuleType
 from typing import Sequence
 
-COMMANDS = ("run", "env", "status", "probe", "selftest", "rehearse", "list")
+COMMANDS = ("run", "env", "status", "probe", "selftest", "explain", "rehearse", "list")
 
 EXIT_USAGE = 2  # argparse's own
 EXIT_INTERRUPTED = 128 + signal.SIGINT

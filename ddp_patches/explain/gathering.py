@@ -1,0 +1,186 @@
+"""From lines to events: who wrote what, and what the job was at."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import IO, Dict, Iterable, List, Optional, Tuple
+
+from . import folders, messages, prefixes, reading, tracebacks
+from .events import Collector, Source, whole
+
+STANDARD_INPUT = "-"
+SHOWN_AS = "standard input"
+
+_PLACE_OF_SIGNAL = re.compile(r"collective timeout from\s{1,3}(this local rank|rank \d{1,6})")
+_AT_WORK = re.compile(r"(?:at work(?: sequence id)?|Timeout at NCCL work): (\d{1,15})")
+
+
+def gather(paths: Iterable[str], stdin: Optional[IO[str]] = None) -> Tuple[Collector, List[str]]:
+    """Read files, folders and ``-``; returns what was found, and a sentence for each unreadable path."""
+    collector, problems = Collector(), []
+    for path in paths:
+        if path == STANDARD_INPUT:
+            problems += _read(collector, SHOWN_AS, stdin or reading.as_text(sys.stdin.buffer))
+            continue
+        chosen, problem = _files(collector, path)
+        problems += [problem] if problem else []
+        for file in chosen:
+            try:
+                with reading.opened(file) as stream:
+                    problems += _read(collector, file, stream)
+            except reading.Unreadable as error:
+                collector.sources.append(Source(file, note=str(error)))
+                problems.append("%s: %s" % (file, error))
+    return collector, problems
+
+
+def _files(collector: Collector, path: str) -> Tuple[List[str], str]:
+    if not os.path.isdir(path):
+        return [path], ""
+    choice = folders.newest_run(path)
+    if not choice.files:
+        return [], "%s: no file in this folder looks like a log (*.log, *.out, *.err, *.txt)" % path
+    if choice.others:
+        shown = ", ".join(choice.others[:3]) + (", ..." if len(choice.others) > 3 else "")
+        note = "%d older runs are left out: %s" % (len(choice.others), shown)
+        collector.sources.append(Source(path, note=note))
+    return choice.files, ""
+
+
+def _read(collector: Collector, name: str, stream: IO[str]) -> List[str]:
+    source = Source(name)
+    collector.sources.append(source)
+    reader = _Reader(collector, source)
+    try:
+        for number, text in reading.lines(stream):
+            source.lines = number
+            reader.feed(number, text)
+    except reading.Unreadable as error:
+        source.note = str(error)
+        if not source.lines:
+            return ["%s: %s" % (name, error)]
+    finally:
+        reader.end()
+    return []
+
+
+class _Reader:
+    """One file."""
+
+    def __init__(self, collector: Collector, source: Source) -> None:
+        self._collector = collector
+        self._source = source
+        self._file_rank = prefixes.rank_of_file(source.path)
+        self._file_local_rank = prefixes.local_rank_of_file(source.path)
+        self._stage = ""
+        self._has_failed = False
+        self._spawned: Optional[int] = None  # the rank whose traceback mp.spawn prints next
+        self._worlds: Dict[str, int] = {}
+        self._restart()
+
+    def _restart(self) -> None:
+        self._tracebacks = tracebacks.Tracebacks()
+        self._stacks = tracebacks.Stacks()
+        self._tables = tracebacks.Tables()
+
+    def feed(self, number: int, text: str) -> None:
+        """Look at one line, or a piece of one."""
+        line = prefixes.split(text)
+        if not line.text:
+            return
+        self._note_stage(line.text)
+        kinds = []
+        for kind, match in messages.found_in(text):
+            if self._take(kind, match, number, text, line):
+                kinds.append(kind)
+        for kind, match in messages.found_in(text, messages.WORLD):
+            self._world(kind, match["ranks"], number, text)
+        raised = self._tracebacks.feed(line.text, line.stream)
+        if raised is not None:
+            facts = {"type": raised.type, "said": raised.said, "place": raised.place,
+                     "cause": kinds[0] if kinds else ""}  # fmt: skip
+            rank = self._spawned if line.rank is None and self._spawned is not None else None
+            self._add("exception", number, text, line, rank, facts)
+            self._spawned = None
+        place = self._stacks.feed(line.text, line.stream)
+        if place:
+            self._add("waits at", number, text, line, None, {"place": place})
+        for entry in self._tables.feed(line.text, line.stream):
+            self._table_entry(entry, number, line)
+
+    def end(self) -> None:
+        """The file has ended."""
+        for entry in self._tables.rest():
+            self._table_entry(entry, self._source.lines, prefixes.Line(""))
+
+    def _take(self, kind: str, match: re.Match[str], number: int, text: str, line: prefixes.Line) -> bool:
+        facts = {name: value for name, value in match.groupdict().items() if value}
+        rank = whole(facts.pop("rank", None))
+        if "work" in facts:
+            facts.update(messages.work_facts(facts.pop("work")))
+        if kind == "nccl progress":
+            facts.update(_progress_facts(facts.pop("says", "")))
+        if kind == "address in use" and "port2" in facts:
+            facts["port"] = facts.pop("port2")
+        if kind == "spawned process":
+            self._spawned = rank
+            return False
+        own = prefixes.rank_within(text, match.start() + 1)
+        shown = text[max(0, match.start() - 120) :] if match.start() > 200 else text
+        self._add(kind, number, shown, line, rank if own is None else own, facts,
+                  prefixes.clock(text, match.start()), own is not None)  # fmt: skip
+        return True
+
+    def _add(self, kind: str, number: int, text: str, line: prefixes.Line, rank: Optional[int],
+             facts: Dict[str, str], clock: Optional[float] = None,
+             is_sure: bool = False) -> None:  # fmt: skip
+        self._has_failed = True
+        # A message's own rank may be that of a subgroup; torch's prefix has the global one.
+        if line.rank is not None and not is_sure:
+            rank = line.rank
+        if rank is None:
+            rank = self._file_rank if self._file_rank is not None else line.task
+        local = line.local_rank if line.local_rank is not None else self._file_local_rank
+        self._collector.add(kind, self._source.path, number, text, rank=rank, local_rank=local,
+                            clock=clock, stage=self._stage, facts=facts)  # fmt: skip
+
+    def _table_entry(self, entry: Dict[str, str], number: int, line: prefixes.Line) -> None:
+        self._has_failed = True
+        rank = whole(entry.pop("rank"))
+        text = "rank %s exitcode %s%s" % (
+            rank,
+            entry["exitcode"],
+            " (first observed)" if entry["root"] else "",
+        )
+        self._collector.add("exit", self._source.path, number, text, rank=rank, stage=self._stage,
+                            local_rank=whole(entry.pop("local", None)), facts=entry)  # fmt: skip
+
+    def _note_stage(self, text: str) -> None:
+        for needle, stage in messages.STAGES:
+            if needle in text:
+                self._stage = stage
+        if self._has_failed:
+            for needle in messages.STARTS:
+                if needle in text:
+                    self._collector.begin_again(self._source)
+                    self._has_failed, self._stage = False, ""
+                    self._restart()
+
+    def _world(self, kind: str, ranks: str, number: int, text: str) -> None:
+        if len(self._worlds) < 64 and ranks not in self._worlds:
+            self._worlds[ranks] = number
+            self._collector.add(kind, self._source.path, number, text, stage=self._stage,
+                                facts={"group": ranks, "ranks": ranks})  # fmt: skip
+
+
+def _progress_facts(says: str) -> Dict[str, str]:
+    facts = {}
+    signal = _PLACE_OF_SIGNAL.search(says)
+    if signal:
+        facts["signal"] = signal[1]
+    at = _AT_WORK.search(says)
+    if at:
+        facts["sequence"] = at[1]
+    return facts
