@@ -13,7 +13,7 @@ import difflib
 import hashlib
 import json
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 PREFIX = "DDP_PATCHES_"
 SWITCH = "DDP_PATCHES"  # DDP_PATCHES=0 turns everything off
@@ -94,6 +94,22 @@ def _blocking_wait(value: Any) -> str:
     return word
 
 
+def _resample(value: Any) -> str:
+    word = str(value).strip().lower()
+    if word not in ("auto", "global", "group-then-global"):
+        raise SettingError("must be auto, global or group-then-global")
+    return word
+
+
+def _count_or_auto(value: Any) -> Any:
+    word = str(value).strip().lower()
+    if word == "auto":
+        return word
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,12}", word) or not int(word):
+        raise SettingError("must be auto or a whole number above 0")
+    return int(word)
+
+
 def _ids(value: Any) -> Tuple[str, ...]:
     if isinstance(value, str):
         value = re.split(r"[,\s]+", value)
@@ -150,6 +166,22 @@ class Settings:
         "how long ranks wait for a leader (rank 0 in a rank-0-first block) that is alive",
         agree=True,
         example="48h",
+    )
+    resample: str = _field(
+        "auto",
+        _resample,
+        "auto",
+        "where OpenMMLab's data sets look for another sample when one is empty: global: everywhere; "
+        "group-then-global: among those with the same flag first; auto: that for sequences, else global",
+        example="group-then-global",
+    )
+    max_resamples: Union[int, str] = _field(
+        "auto",
+        _count_or_auto,
+        "auto",
+        "draws for one sample before an error; auto: twice the data set's length, at least 1000, and ten "
+        "times that once a search has succeeded; mmengine keeps its own max_refetch",
+        example="60000",
     )
     exit_timeout: float = _field(
         10.0, parse_duration, "10s", "bound on everything of ours at the end of a process", example="20s"

@@ -122,6 +122,8 @@ BAD = {
     "timeout": "soon",
     "nccl_blocking_wait": "maybe",
     "zero_first_timeout": "keep",
+    "resample": "everywhere",
+    "max_resamples": "0",
     "exit_timeout": "0",
     "propagate": "perhaps",
     "strict": "very",
@@ -152,6 +154,9 @@ def test_a_bad_value_is_one_line_and_the_default(name):
         {"strict": []},
         {"log_level": None},
         {"nccl_blocking_wait": 7},
+        {"max_resamples": True},
+        {"max_resamples": None},
+        {"max_resamples": 2.5},
     ],
     ids=lambda keywords: next(iter(keywords)),
 )
@@ -210,6 +215,7 @@ def test_settings_that_a_parent_gave_by_keyword_are_called_so():
         {"timeout": None, "propagate": False, "strict": True, "skip": ["b.*", "a"], "log_level": "ERROR"},
         {"timeout": datetime.timedelta(days=300), "exit_timeout": 0.25, "run_dir": pathlib.Path("runs")},
         {"timeout": 1e6, "skip": "a b", "nccl_blocking_wait": 0, "zero_first_timeout": "1h30m"},
+        {"max_resamples": 60000, "resample": "global"},
     ],
 )
 def test_children_read_from_variables_what_was_given_by_keyword(keywords):
