@@ -84,7 +84,7 @@ def _death_finding(
     finding = Finding(death.kind, "", [death.rank] if death.rank is not None else [], evidence=[death.event])
     who = "Rank %d" % death.rank if death.rank is not None else death.who
     name, _ = causes.SIGNALS.get(death.signal, ("signal %d" % death.signal, ""))
-    whole_name = who + failures.place_and_time(death.event)
+    whole_name = who + (failures.place_and_time(death.event) if death.event.kind == "exit" else "")
     title = causes.CAUSES[death.kind].title
     finding.sentence = "%s was ended by signal %d (%s): %s" % (whole_name, death.signal, name, title)
     finding.certain.append("%s did not end by itself: signal %d." % (who, death.signal))
@@ -119,7 +119,8 @@ def _of_verdict(verdict: collectives.Verdict, collector: Collector, world: Optio
     said = waiting_finding(verdict, collector, world)
     finding = Finding(verdict.kind, said.sentence, verdict.missing, said.is_certain, said.certain,
                       said.likely, evidence=verdict.evidence)  # fmt: skip
-    return finding.explain(verdict.kind, *([said.phase] if said.phase else []))
+    is_absence = verdict.kind in ("missing rank", "waited")
+    return finding.explain(verdict.kind, *([said.phase] if said.phase and is_absence else []))
 
 
 def _ours(collector: Collector, start: str) -> List[Event]:

@@ -164,11 +164,9 @@ CATALOGUE: Tuple[Message, ...] = (
                                       "process", r"Unable to shutdown process (?P<pid>\d{1,9}) via"),
     _message("launcher signalled", "got signal: ", r"Process \d{1,9} got signal: (?P<number>\d{1,3})"),
     _message("launcher signalled", "death signal", r"Received (?:Signals\.)?(?P<name>\S{1,20}) death signal"),
-    _message("command died", "died with <Signals.",
-             r"(?:--local[_-]rank=(?P<local>\d{1,6}).{0,12000})?died with <Signals\." + _ENDS_BY_SIGNAL),
+    _message("command died", "died with <Signals.", r"died with <Signals\." + _ENDS_BY_SIGNAL),
     _message("command failed", "returned non-zero exit status",
-             r"(?:--local[_-]rank=(?P<local>\d{1,6}).{0,12000})?returned non-zero exit status "
-             r"(?P<exitcode>\d{1,6})"),
+             r"returned non-zero exit status (?P<exitcode>\d{1,6})"),
     _message("spawned process", "terminated with the following error",
              r"-- Process (?P<rank>\d{1,6}) terminated with the following error"),
     _message("spawned process died", "terminated with signal",
@@ -208,10 +206,8 @@ WORLD: Tuple[Message, ...] = (
     _message("world", "MEMBER: ", r"MEMBER: \d{1,6}/(?P<ranks>\d{1,6})"),
     _message("world", "GPU number: ", r"GPU number: (?P<ranks>\d{1,6})"),
     _message("world", " nranks ", r" nranks (?P<ranks>\d{1,6})"),
-    _message(
-        "world", "nproc_per_node", r"nproc_per_node[ =](?P<ranks>\d{1,6})(?!.{0,2000}nnodes)(?<!nnodes.)"
-    ),
-    _message("world", "nproc-per-node", r"nproc-per-node[ =](?P<ranks>\d{1,6})(?!.{0,2000}nnodes)"),
+    _message("world", "nproc_per_node", r"nproc_per_node[ =](?P<ranks>\d{1,6})"),
+    _message("world", "nproc-per-node", r"nproc-per-node[ =](?P<ranks>\d{1,6})"),
 )
 
 # What the job is at.
@@ -244,7 +240,12 @@ STARTS = (
 )
 
 
-def found_in(text: str, catalogue: Tuple[Message, ...] = CATALOGUE) -> Iterator[Tuple[str, re.Match[str]]]:
+def present(catalogue: Tuple[Message, ...], block: str) -> Tuple[Message, ...]:
+    """The messages of which ``block`` contains the needle."""
+    return tuple(message for message in catalogue if message.needle in block)
+
+
+def found_in(text: str, catalogue: Tuple[Message, ...]) -> Iterator[Tuple[str, re.Match[str]]]:
     """The messages in one line; there may be several, where ranks write into each other's lines."""
     for message in catalogue:
         if message.needle in text:

@@ -22,6 +22,7 @@ _CLOCK_WINDOW = 200  # characters
 
 _FILE_RANK = re.compile(r"(?:^|[^a-z])(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _FILE_LOCAL_RANK = re.compile(r"/attempt_\d+/(\d{1,6})/")
+_LOCAL_RANK = re.compile(r"--local[_-]rank=(\d{1,6})")
 _INSIDE = re.compile(r"\[rank(\d{1,6})\]:")
 
 
@@ -65,6 +66,14 @@ def rank_within(text: str, end: int) -> Optional[int]:
     for found in _INSIDE.finditer(text, max(0, end - 300), end):  # noqa: B007
         pass
     return whole(found[1]) if found else None
+
+
+def local_rank_in_command(text: str, end: int) -> Optional[str]:
+    """The last ``--local_rank=N`` before position ``end``: torch.distributed.launch until 1.8 tells no more."""
+    found = None
+    for found in _LOCAL_RANK.finditer(text, 0, end):  # noqa: B007
+        pass
+    return found[1] if found else None
 
 
 def clock(text: str, position: int = 0) -> Optional[float]:

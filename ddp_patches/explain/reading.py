@@ -10,12 +10,13 @@ import os
 import re
 import stat
 import zlib
-from typing import IO, Any, Dict, Iterator, Tuple
+from typing import IO, Any, Dict, Iterator, List, Tuple
 
 # A log may have lines of megabytes (a progress bar that redraws itself, binary junk). They are looked at in
 # pieces; what lies across a cut is found because the next piece begins a little earlier.
 PIECE = 16384  # characters
 OVERLAP = 1024
+_BATCH = 65536  # characters
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _BROKEN = (OSError, EOFError, zlib.error, UnicodeError)
@@ -72,6 +73,25 @@ def lines(stream: IO[str]) -> Iterator[NumberedText]:
             yield number, _plain(text)
     for inner in records.rest():
         yield number, _plain(inner)
+
+
+def batches(stream: IO[str]) -> Iterator[List[NumberedText]]:
+    """``lines`` in lists of bounded size. Raises Unreadable as it does, after the last full list."""
+    batch: List[NumberedText] = []
+    size = 0
+    try:
+        for number, text in lines(stream):
+            batch.append((number, text))
+            size += len(text) + 1
+            if size >= _BATCH:
+                yield batch
+                batch, size = [], 0
+    except Unreadable:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
 
 
 def _pieces(stream: IO[str]) -> Iterator[NumberedText]:

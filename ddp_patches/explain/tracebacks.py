@@ -6,6 +6,9 @@ import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 _HEADERS = ("Traceback (most recent call last):", "Original Traceback (most recent call last):")
+_STACK_HEADER = "Stack trace of the failed collective"
+# Every text that begins something of several lines.
+HEADERS = (_HEADERS[0], _STACK_HEADER, "Root Cause", "Failures:")
 _FRAME = re.compile(
     r'\s{1,20}(?:\| )?File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<name>.{1,200}))?'
 )
@@ -16,7 +19,6 @@ _LIBRARY = re.compile(
 _MOST_LINES = 4000  # a recursion prints about a thousand frames of three lines
 _MOST_STREAMS = 4096
 
-_STACK_HEADER = "Stack trace of the failed collective"
 _STACK_FRAME = re.compile(r"#\d{1,4} (?P<name>\S{1,200}) from (?P<file>.{1,500}):(?P<line>\d{1,9})")
 
 
@@ -74,6 +76,10 @@ class Tracebacks:
             del self._open[stream]
         return Raised(match["type"], match["said"] or "", "" if mixed else current.own or current.last)
 
+    def is_open(self) -> bool:
+        """Whether a traceback has begun that has not ended."""
+        return bool(self._open)
+
     def _begin(self, stream: str) -> None:
         current = self._open.get(stream)
         if current is not None:
@@ -94,28 +100,34 @@ def _place(match: re.Match[str]) -> str:
 
 
 class Stacks:
-    """The Python stack that torch 2.5 and newer print for the collective that timed out."""
+    """The Python stack that torch 2.5 and newer print for the collective that timed out.
+
+    Its frames have no prefix: they belong to the header before them.
+    """
 
     def __init__(self) -> None:
-        self._open: Dict[str, int] = {}
+        self._rank: Optional[int] = None
+        self._stream: Optional[str] = None  # of the header, while its frames are read
 
-    def feed(self, text: str, stream: str) -> Optional[str]:
-        """Where the user's code called the collective, once for each stack."""
+    def feed(self, text: str, stream: str, rank: Optional[int]) -> Optional[Tuple[str, Optional[int]]]:
+        """Where the user's code called the collective, and the rank; once for each stack."""
         if _STACK_HEADER in text:
-            if len(self._open) < _MOST_STREAMS and "not found" not in text:
-                self._open[stream] = 0
+            self._stream, self._rank = (None if "not found" in text else stream), rank
             return None
-        if stream not in self._open:
+        if self._stream is None or stream not in ("", self._stream):
             return None
-        self._open[stream] += 1
         match = _STACK_FRAME.match(text)
-        if match is None or self._open[stream] > 200:
-            del self._open[stream]
+        if match is None:
+            self._stream = None
             return None
         if _LIBRARY.search(match["file"]):
             return None
-        del self._open[stream]
-        return _place(match)
+        self._stream = None
+        return _place(match), self._rank
+
+    def is_open(self) -> bool:
+        """Whether frames are expected."""
+        return self._stream is not None
 
 
 _TABLE_ENTRY = re.compile(r"\s{0,20}\[\d{1,6}\]:\s*$")
@@ -154,6 +166,10 @@ class Tables:
                     # 1.9 puts the root before a line of equals signs and the others behind it.
                     if self._is_root.get(stream):
                         del self._is_root[stream]
+
+    def is_open(self) -> bool:
+        """Whether a table has begun; it is not always seen to end."""
+        return bool(self._is_root)
 
     def rest(self) -> Iterator[Dict[str, str]]:
         """The entries that the log's end has cut off."""
