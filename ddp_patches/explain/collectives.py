@@ -216,7 +216,7 @@ def _absent(waiting: List[Waiting], counts: Dict[int, Tuple[int, int, Event]], w
     if not absent:
         return _all_there(waiting, counts, is_world_sure)
     verdict = Verdict("missing rank", waiting, absent)
-    if len(absent) < len(ranks) or world_size == 2:
+    if len(absent) < len(ranks) or (world_size == 2 and is_world_sure):
         verdict.likely.append(
             "%s gave no time-out, so it is the one that did not come." % _capital(phrase(absent))
             if len(absent) == 1
@@ -224,6 +224,12 @@ def _absent(waiting: List[Waiting], counts: Dict[int, Tuple[int, int, Event]], w
         )
         return verdict
     verdict.kind = "waited"
+    if not is_world_sure:
+        verdict.likely.append(
+            "The rank that did not come is %s, or one that does not appear in the log, which does not say "
+            "how many ranks there were." % phrase(absent)
+        )
+        return verdict
     verdict.likely.append(
         "The rank that did not come is one of %s: as soon as one rank gives up the launcher ends the others, "
         "mostly before they can say that they waited, too." % phrase(absent)

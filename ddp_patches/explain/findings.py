@@ -40,7 +40,7 @@ class Report:
 def conclude(collector: Collector) -> Report:
     """All findings of a job."""
     world, is_sure = world_size(collector)
-    verdict = collectives.reason(collector.events, world, is_sure)
+    verdict = collectives.reason(collector.events, world, is_sure or _is_table_complete(collector))
     waited = {item.rank for item in verdict.waiting} if verdict else set()
     strong, weak = failures.exceptions(collector, waited, verdict)
     dead = deaths.deaths(collector, waited)
@@ -76,6 +76,12 @@ def world_size(collector: Collector) -> Tuple[Optional[int], bool]:
     if largest >= max(lowest, 1):
         return largest, True
     return (lowest, False) if lowest else (None, False)
+
+
+def _is_table_complete(collector: Collector) -> bool:
+    """Whether the launcher's table has several ranks, without a gap: most likely all of them."""
+    ranks = {event.rank for event in collector.of("exit")}
+    return len(ranks) > 1 and ranks == set(range(len(ranks)))
 
 
 def _death_finding(

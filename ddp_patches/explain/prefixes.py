@@ -69,7 +69,7 @@ def rank_within(text: str, end: int) -> Optional[int]:
 
 
 def local_rank_in_command(text: str, end: int) -> Optional[str]:
-    """The last ``--local_rank=N`` before position ``end``: torch.distributed.launch until 1.8 tells no more."""
+    """The last ``--local_rank=N`` before position ``end``: that launcher tells no more."""
     found = None
     for found in _LOCAL_RANK.finditer(text, 0, end):  # noqa: B007
         pass
