@@ -13,7 +13,7 @@ from support.releases import NEWEST_ULTRALYTICS
 def test_torchvision_imports_and_its_nms_is_right(processes, tmp_path):
     """By hand: boxes 0 and 1 overlap by 0.81, 2 and 3 by 1/3; a box without area overlaps nothing."""
     program = """if True:
-        import json, torch, torchvision
+        import json, sys, torch, torchvision
         boxes = [[0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30], [25, 20, 35, 30], [5, 5, 5, 5]]
         scores = [0.5, 0.9, 0.7, 0.6, 0.1]
         nms = torchvision.ops.nms
@@ -22,6 +22,8 @@ def test_torchvision_imports_and_its_nms_is_right(processes, tmp_path):
                      for limit in (0.9, 0.5, 0.3)],
             "empty": nms(torch.zeros(0, 4), torch.zeros(0), 0.5).tolist(),
             "loader": type(torchvision.__spec__.loader).__name__,
+            "compiler": "torch._dynamo" in sys.modules,
+            "compiled": torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item(),
         }))
         """
     result = processes.run(
@@ -31,6 +33,8 @@ def test_torchvision_imports_and_its_nms_is_right(processes, tmp_path):
         "kept": [[1, 2, 3, 0, 4], [1, 2, 3, 4], [1, 2, 4]],
         "empty": [],
         "loader": "SourceFileLoader",
+        "compiler": False,
+        "compiled": 2.0,
     }
 
 

@@ -8,10 +8,14 @@ torchvision can load its own operators nothing is done.
 mmcv's own operators take half an hour to build. Where there are none, all seem to be there, and calling one
 raises; only the one that detectors need for validation works.
 
+torchvision's roi_align imports torch's compiler, for one question: 6 of the 10 seconds of CPU that an import of
+torchvision takes. It is answered here. Whoever needs the compiler imports it as always.
+
 Connections of Python's sockets to other machines are refused: old Ultralytics releases ask public name
 servers whether they are online, and then download fonts and post statistics.
 """
 
+import contextlib
 import errno
 import importlib.abc
 import importlib.machinery
@@ -22,10 +26,10 @@ _library = None  # torch drops the operators of a library that nobody holds
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing by itself; lets a function run after a module has been executed."""
+    """Finds nothing by itself; has something done before and after a module is executed."""
 
     def __init__(self, callbacks):
-        self._callbacks = callbacks
+        self._callbacks = callbacks  # context managers, by the module's name
 
     def find_spec(self, name, path=None, target=None):
         if name not in self._callbacks:
@@ -52,8 +56,31 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module):
         # Others read data files and source through the module's loader: they get the real one.
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._callback()
+        with self._callback():
+            self._loader.exec_module(module)
+
+
+def _afterwards(function):
+    @contextlib.contextmanager
+    def manager():
+        yield
+        function()
+
+    return manager
+
+
+@contextlib.contextmanager
+def _answering_for_the_compiler():
+    """While torchvision.ops.roi_align is executed, which asks whether it may compile itself: no."""
+    names = [] if "torch._dynamo" in sys.modules else ["torch._dynamo", "torch._dynamo.utils"]
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].is_compile_supported = lambda device: False
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 def _define_operators():
@@ -159,9 +186,10 @@ sys.meta_path.insert(
     0,
     _Finder(
         {
-            "socket": _stay_on_this_machine,
-            "torchvision": _announce_operators,
-            "torchvision.extension": _define_operators,
+            "socket": _afterwards(_stay_on_this_machine),
+            "torchvision": _afterwards(_announce_operators),
+            "torchvision.extension": _afterwards(_define_operators),
+            "torchvision.ops.roi_align": _answering_for_the_compiler,
         }
     ),
 )
