@@ -76,6 +76,13 @@ def _duration_or_keep(value: Any) -> Optional[float]:
     return parse_duration(value)
 
 
+def _duration_or_off(value: Any) -> float:
+    """Seconds; 0 for off."""
+    if str(value).strip().lower() in (*OFF_WORDS, "0.0"):
+        return 0.0
+    return parse_duration(value)
+
+
 def _switch(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -141,7 +148,7 @@ def _field(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """All settings. Durations are seconds; ``None`` for ``timeout`` means: keep the caller's."""
+    """All settings. Durations are seconds; ``timeout`` None: keep the caller's; ``stall_after`` 0: off."""
 
     timeout: Optional[float] = _field(
         7200.0,
@@ -166,6 +173,14 @@ class Settings:
         "how long ranks wait for a leader (rank 0 in a rank-0-first block) that is alive",
         agree=True,
         example="48h",
+    )
+    stall_after: float = _field(
+        180.0,
+        _duration_or_off,
+        "3m",
+        "a rank that waits for others without progress for so long has all ranks report where they stand "
+        "(the default: 10m before the first steps); off: no report",
+        example="10m",
     )
     resample: str = _field(
         "auto",
@@ -308,7 +323,9 @@ def _nearest(name: str, fields: List[str], spell: Callable[[str], str] = str) ->
 
 def format_value(name: str, value: Any) -> str:
     """A setting's value as a person would write it."""
-    if name in ("timeout", "zero_first_timeout", "exit_timeout"):
+    if name == "stall_after" and not value:
+        return "off"
+    if name in ("timeout", "zero_first_timeout", "stall_after", "exit_timeout"):
         return "keep" if value is None else format_duration(value)
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -50,6 +50,7 @@ class Job:
         self._agreements: Dict[str, Optional[str]] = {}
         self._peers: Dict[int, records.Record] = {}
         self._last_tasks: List[Task] = []
+        self._stops: List[Callable[[], None]] = []
         self._when_closed: List[Callable[[], None]] = []
         self.channel = Channel(address)
         self.channel.submit(lambda client: client.add("%d" % rank, 1), meeting)
@@ -168,9 +169,11 @@ class Job:
             console.warn("%s acts as upstream in this job: %s." % (patch_id, reason))
         return reason
 
-    def before_close(self, task: Task) -> None:
-        """Have ``task(client)`` done last, while the store still answers."""
+    def before_close(self, task: Task, stop: Optional[Callable[[], None]] = None) -> None:
+        """Have ``task(client)`` done last, while the store still answers; call ``stop()`` before that."""
         self._last_tasks.append(task)
+        if stop is not None:
+            self._stops.append(stop)
 
     def at_close(self, callback: Callable[[], None]) -> None:
         """Call ``callback()`` when the job is closed."""
@@ -179,6 +182,8 @@ class Job:
     def close(self, seconds: float, at_exit: bool = False) -> bool:
         """End the channel, at the latest after about ``seconds``; whether its thread has ended."""
         began = time.monotonic()
+        while self._stops:
+            self._stops.pop()()
         last = [self.channel.submit(task) for task in self._last_tasks] if self._known.is_set() else []
         del self._last_tasks[:]
         for pending in last:

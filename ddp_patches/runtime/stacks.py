@@ -43,7 +43,7 @@ def telling(stack: Iterable[Place]) -> Optional[Place]:
     """The innermost place outside the standard library and the libraries below the framework."""
     stack = list(stack)
     for place in stack:
-        if not _is_below(place[0]):
+        if not is_below(place[0]):
             return place
     return stack[0] if stack else None
 
@@ -59,7 +59,8 @@ def describe(place: Optional[Place]) -> str:
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 
 
-def _is_below(file: str) -> bool:
+def is_below(file: str) -> bool:
+    """Whether a file belongs to the standard library or to a library below the frameworks."""
     if file.startswith("<frozen"):
         return True
     path = os.path.realpath(file)

@@ -49,7 +49,8 @@ def ours():
 def in_place():
     "{patch id: its replacements}, of all patches of the packages that are imported."
     from ddp_patches.engine import catalogue, control
-    return {patch.id: control.replacements(patch.id) for patch in catalogue.load() if patch.package in sys.modules}
+    patches = [patch for patch in catalogue.load() if patch.package in sys.modules]
+    return {patch.id: control.replacements(patch.id) for patch in patches}
 
 def rows():
     from ddp_patches.engine import ledger

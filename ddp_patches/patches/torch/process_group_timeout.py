@@ -26,11 +26,23 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from ... import settings
 from ...engine import ledger
 from ...engine.patch import patch
-from ...runtime import blocking_wait, closing, job, limits, meeting, records, start_line
+from ...runtime import (
+    blocking_wait,
+    closing,
+    job,
+    limits,
+    meeting,
+    monitor,
+    records,
+    start_line,
+    worker_stacks,
+)
 
 ID = "torch.process_group_timeout"
 _LOOK_SECONDS = 2.0  # how often a rank looks whether its record has changed
 _FRAMEWORKS = ("torch", "ultralytics", "yolov5", "mmengine", "mmcv", "mmdet", "mmdet3d")
+
+_USUAL_RANKS_PER_NODE = 8  # srun does not say; only how often the store is asked depends on it
 
 PATCH = patch(
     ID,
@@ -51,6 +63,7 @@ PATCH = patch(
 def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments and result as upstream's, in every torch release."""
     signature = inspect.signature(original)
+    worker_stacks.prepare_child()
 
     def replacement(*args: Any, **keywords: Any) -> Any:
         ledger.attempt(ID, lambda: blocking_wait.settle(os.environ), None)
@@ -192,6 +205,10 @@ class _Beginning:
             start_line.Announcer(begun).start()
         begun.channel.every(_LOOK_SECONDS, publisher.look)
         job.set_current(begun)
+        if settings.current().stall_after:
+            watching = monitor.Monitor(begun, _collectives, _local_world_size(begun.world_size))
+            watching.start()
+            begun.before_close(watching.leave, watching.stop)
 
 
 class _Publisher:
@@ -214,6 +231,31 @@ class _Publisher:
         if revision != self._revision:
             self._revision = revision
             self.publish()
+
+
+def _collectives() -> Dict[str, int]:
+    """How many collectives this rank has begun, by group; torch counts them. Empty where it cannot say."""
+    import torch.distributed.distributed_c10d as c10d
+
+    world = getattr(c10d, "_world", None)
+    known = world.pg_map if world is not None else c10d._pg_map
+    default = getattr(c10d.GroupMember, "WORLD", None)
+    counts = {}
+    for number, group in enumerate(list(known)):
+        try:
+            counts["default" if group is default else "group %d" % number] = _count(group)
+        except (RuntimeError, AttributeError):  # a backend, or a torch, that does not count
+            continue
+    return counts
+
+
+def _count(group: Any) -> int:
+    return int(group._get_sequence_number_for_group())
+
+
+def _local_world_size(world_size: int) -> int:
+    given = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(given) if given.isdigit() else min(world_size, _USUAL_RANKS_PER_NODE)
 
 
 def _revision() -> Tuple[int, int]:
