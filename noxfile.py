@@ -128,7 +128,7 @@ def run_tests(session: nox.Session, *folders: str, workers: int = RANK_WORKERS, 
     Paths there take the place of `folders`.
     """
     chosen = [argument for argument in session.posargs if os.path.exists(argument.partition("::")[0])]
-    options = ["-n", str(workers), "--dist", "worksteal", *RERUNS]
+    options = ["-n", str(workers), "--dist", "worksteal", "--durations", "15", *RERUNS]
     session.run("pytest", *options, *([] if chosen else folders), *session.posargs, env=environment)
 
 

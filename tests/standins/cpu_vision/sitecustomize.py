@@ -8,8 +8,8 @@ torchvision can load its own operators nothing is done.
 mmcv's own operators take half an hour to build. Where there are none, all seem to be there, and calling one
 raises; only the one that detectors need for validation works.
 
-torchvision's roi_align imports torch's compiler, for one question: 6 of the 10 seconds of CPU that an import of
-torchvision takes. It is answered here. Whoever needs the compiler imports it as always.
+torchvision's roi_align imports torch's compiler, for one question: 6 of the 10 seconds of CPU that an import
+of torchvision takes. It is answered here. Whoever needs the compiler imports it as always.
 
 Connections of Python's sockets to other machines are refused: old Ultralytics releases ask public name
 servers whether they are online, and then download fonts and post statistics.
