@@ -9,10 +9,10 @@ to a process that handles it at that moment: anything else would die of it.
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import re
 import signal
+import sys
 import time
 from typing import Any, List, Optional
 
@@ -40,7 +40,10 @@ def prepare_children() -> None:
 
 def prepare_child() -> None:
     """For a process that was spawned, by a rank perhaps, or that is or comes from a fork server."""
-    # multiprocessing knows the parent only when it has unpickled the work, which is what imports torch.
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return
+    # It knows the parent only when it has unpickled the work, which is what imports torch.
     is_beginning = getattr(multiprocessing.current_process(), "_inheriting", False)
     if (is_beginning or multiprocessing.parent_process() is not None) and _is_possible():
         prepare()
