@@ -36,6 +36,8 @@ CALLED = "called at me/train.py:40 in main"
         ([(HEAD, 9, "__getitem__"), (LOADER, 1, "_next_data")], "at heads/focal.py:9 in __getitem__"),
         ([("/x/ddp_patches/runtime/waiting.py", 1, "wait")],
          "waiting for the leader of a rank-0-first block at me/train.py:40 in main"),
+        ([("/x/ddp_patches/runtime/shared_folder.py", 1, "_wait_for")],
+         "in collect_results_cpu, called at me/train.py:40 in main"),
         ([("/usr/lib/python3.11/threading.py", 1, "_shutdown")], "at the end of its program"),
         ([], "at me/train.py:40 in main"),
     ],
