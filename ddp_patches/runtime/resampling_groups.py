@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 _CHUNK = 65536  # flags looked at in one go: memory does not grow with the data set
 _MOST_RUNS_OF_ASPECT_RATIOS = 2
@@ -83,21 +83,34 @@ def groups_of(data_set: Any, length: int, setting: str) -> Optional[Groups]:
     if setting == "global" or flags is None or not hasattr(flags, "shape") or len(flags) != length:
         return None
     has_mode = bool(getattr(data_set, "seq_mode", False))
-    key = (id(flags), setting, has_mode)
-    known = _known.get(key)
-    if known is not None and known[0]() is flags:
-        return known[1]
-    try:
-        reference = weakref.ref(flags, lambda _: _known.pop(key, None))
-    except TypeError:
-        return None
+    known = _known.get(id(data_set))
+    if known is not None and known.reference() is data_set and known.fits(flags, setting, has_mode):
+        return known.groups
     found = _look(flags, has_mode, setting == "auto")
-    _known[key] = (reference, found)
+    _keep(data_set, _Known(None, flags, setting, has_mode, found))
     return found
 
 
-# By the identity of the flags, which a fork keeps: nothing is stored on the data set.
-_known: Dict[Tuple[int, str, bool], Tuple[Any, Optional[Groups]]] = {}
+class _Known(NamedTuple):
+    reference: Any
+    flags: Any
+    setting: str
+    has_mode: bool
+    groups: Optional[Groups]
+
+    def fits(self, flags: Any, setting: str, has_mode: bool) -> bool:
+        return self.flags is flags and (self.setting, self.has_mode) == (setting, has_mode)
+
+
+_known: Dict[int, _Known] = {}  # by the identity of the data set, on which nothing is stored; a fork keeps it
+
+
+def _keep(data_set: Any, known: _Known) -> None:
+    key = id(data_set)
+    try:
+        _known[key] = known._replace(reference=weakref.ref(data_set, lambda _: _known.pop(key, None)))
+    except TypeError:  # no weak reference to it: looked through again for each chain
+        pass
 
 
 def _look(flags: Any, has_mode: bool, only_sequences: bool) -> Optional[Groups]:
