@@ -149,16 +149,20 @@ def _pick(number: int) -> resampler.Pick:
 # ---- which process this is
 
 
-def _worker() -> Optional[int]:
-    """The number of this loader worker, None in another process."""
+def _worker_information() -> Any:
     data = sys.modules.get("torch.utils.data")
-    information = data.get_worker_info() if data is not None else None
-    return None if information is None else int(information.id)
+    return data.get_worker_info() if data is not None else None
 
 
 def _worker_text() -> str:
-    worker = _worker()
-    return "" if worker is None else ", loader worker %d" % worker
+    information = _worker_information()
+    return "" if information is None else ", loader worker %d" % information.id
+
+
+def _identity() -> Tuple[int, ...]:
+    """The number of this process among its parent's children, after that of its parent; empty at the top."""
+    processes = sys.modules.get("multiprocessing.process")
+    return tuple(getattr(processes.current_process(), "_identity", ())) if processes is not None else ()
 
 
 def _stream() -> int:
@@ -168,14 +172,12 @@ def _stream() -> int:
         dist = sys.modules.get("torch.distributed")
         started = dist is not None and dist.is_available() and dist.is_initialized()
         rank = dist.get_rank() if dist is not None and started else 0
-    worker = _worker()
-    if worker is not None:
-        return (rank << 32) + worker + 1
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    parts = getattr(multiprocessing.current_process(), "_identity", ()) if multiprocessing else ()
+    information = _worker_information()
+    if information is not None:
+        return (rank << 32) + int(information.id) + 1  # the same in every epoch, whoever else was started
     number = 0
-    for part in parts:  # of a child of a pool, say: counted from the program's start
-        number = number * 4099 + int(part)
+    for part in _identity():
+        number = number * 4099 + part
     return (rank << 32) + (number << 16)
 
 
@@ -219,8 +221,16 @@ def _tally(patch_id: str) -> resampling_report.Tally:
     return resampling_report.tally(patch_id, at_end)
 
 
+def _generation() -> int:
+    """How many sets of loader workers this rank had before this one: mostly there is one for an epoch."""
+    information = _worker_information()
+    if information is None:
+        return 0
+    return (_identity()[-1] - 1) // max(1, int(information.num_workers)) if _identity() else 0
+
+
 def _say(patch_id: str, text: Callable[[], str]) -> None:
-    unsaid = _tally(patch_id).may_say()
+    unsaid = _tally(patch_id).may_say() if resampling_report.speaks(_generation()) else None
     if unsaid is None:
         return
     console.warn(
@@ -233,7 +243,7 @@ def _say_totals(patch_id: str, pid: int) -> None:
     if pid != os.getpid():  # a finalizer that a forked child has inherited
         return
     tally = _tally(patch_id)
-    if tally.is_noteworthy():
+    if tally.is_noteworthy() and resampling_report.speaks(_generation()):
         console.warn("%s, in total%s: %s" % (patch_id, _worker_text(), tally.text()))
         _note(patch_id)
 

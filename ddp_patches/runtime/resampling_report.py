@@ -12,6 +12,8 @@ from .resampler import LONG_DRAWS, Chain
 
 _FREE_LINES = 3  # lines of one process; later ones at the minutes of every long wait
 _SHOWN_LOSSES = 8
+_SPEAKING_GENERATIONS = (1, 2, 5, 10)
+_THEN_EVERY_GENERATION = 30
 
 
 def name_of(data_set: Any, chain: Chain) -> str:
@@ -124,6 +126,14 @@ class Tally:
         self._lines += 1
         unsaid, self._unsaid = self._unsaid, 0
         return unsaid
+
+
+def speaks(generation: int) -> bool:
+    """Whether the workers of a generation (an epoch's, from 0) print anything: the 1st, 2nd, 5th and 10th,
+    then every 30th. Each begins anew, and would say in every epoch what was said in the first one.
+    """
+    number = generation + 1
+    return number in _SPEAKING_GENERATIONS or number % _THEN_EVERY_GENERATION == 0
 
 
 _tallies: Dict[str, Tally] = {}

@@ -274,3 +274,8 @@ def test_lines_of_one_process_become_rare():
     assert [tally.may_say() for _ in range(6)] == [0, 0, 0, None, None, None]
     tally._began -= 61
     assert [tally.may_say(), tally.may_say()] == [3, None]
+
+
+def test_workers_of_later_epochs_are_quiet():
+    speaking = [number for number in range(1, 100) if resampling_report.speaks(number - 1)]
+    assert speaking == [1, 2, 5, 10, 30, 60, 90]

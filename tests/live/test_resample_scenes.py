@@ -58,7 +58,8 @@ def write_infos(path):
                 "lidar_path": "none.bin", "sweeps": [None] * frame, "cams": {},
                 "timestamp": (scene * FRAMES + frame) * 500000,
                 "gt_boxes": np.tile([5.0, 5.0, 0.0, 2.0, 4.0, 1.5, 0.1], (count, 1)),
-                "gt_names": np.array(["car"] * count), "gt_velocity": np.zeros((count, 2)),
+                "gt_names": np.array(["car", "pedestrian", "car"][:count]),
+                "gt_velocity": np.zeros((count, 2)),
                 "num_lidar_pts": np.full(count, 9), "valid_flag": np.ones(count, dtype=bool),
             })
     with open(path, "wb") as file:
@@ -174,6 +175,7 @@ def test_an_epoch_with_scenes_without_objects_ends(processes, tmp_path):
 GLOBAL = """
 import json
 import ddp_patches.auto
+import numpy as np
 import scenes
 
 scenes.write_infos("infos.pkl")
@@ -183,20 +185,40 @@ for frame in range(scenes.FRAMES):
     del made.tried[:]
     made[scenes.EMPTY_SCENES[0] * scenes.FRAMES + frame]
     lengths.append(len(made.tried))
+from mmdet3d.datasets import Custom3DSegDataset
+from mmdet3d.datasets.dataset_wrappers import CBGSDataset
+balanced = CBGSDataset(made)
+whole = all(balanced[number] is not None for number in range(len(balanced)))
+
+class Rooms(Custom3DSegDataset):
+    "Of segmentation, with another loop and the same draw; one room is not empty."
+    def __init__(self):
+        self.test_mode, self.flag, self.tried = False, np.zeros(40, dtype=np.uint8), []
+        self.scene_idxs = np.arange(40)
+        self.data_infos = [None] * 40
+
+    def prepare_train_data(self, index):
+        self.tried.append(int(index))
+        return index if index == 33 else None
+
+rooms = Rooms()
+found = [int(rooms[2]), len(rooms.tried) == len(set(rooms.tried))]
 made.pipeline.transforms.insert(1, lambda data: None)
 try:
     made[0]
 except RuntimeError as error:
     text = str(error)
-print(json.dumps({"lengths": lengths, "error": text}))
+print(json.dumps({"lengths": lengths, "balanced": whole, "rooms": found, "error": text}))
 """
 
 
-def test_the_settings_are_heeded(processes, tmp_path):
+def test_settings_class_balance_and_segmentation(processes, tmp_path):
     variables = {"DDP_PATCHES_RESAMPLE": "global", "DDP_PATCHES_MAX_RESAMPLES": "100"}
     answer = run(processes, tmp_path, GLOBAL, **variables).check().answer
     # Two samples of three are good, in any scene: hardly one takes as long as the scene has frames.
     assert sum(length <= FRAMES for length in answer["lengths"]) > FRAMES // 2
+    assert answer["balanced"] is True
+    assert answer["rooms"] == [33, True]
     assert answer["error"].startswith("SceneDataset (48 samples): 100 draws for one sample")
     assert "by <lambda> (step 2 of 5): 100." in answer["error"]
     assert "The bound is the setting max_resamples." in answer["error"]
