@@ -136,7 +136,7 @@ def install_layers(session: nox.Session) -> str:
     """Install every framework release into a folder of its own; return the folder that holds them all."""
     layers = pathlib.Path(session.cache_dir) / "layers" / str(session.python)
     contents = {"ultralytics/" + version: ["ultralytics==" + version] for version in RELEASES["ULTRALYTICS"]}
-    for name, requirements in {**contents, **RELEASES["OPENMMLAB"]}.items():
+    for name, requirements in {**contents, **RELEASES["OPENMMLAB"], **RELEASES["YOLOV5"]}.items():
         layer = layers / name
         if not layer.exists():
             # Renamed when complete, so that an interrupted run is not taken for a finished one.

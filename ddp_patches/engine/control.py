@@ -165,6 +165,9 @@ def _prepare(
         owner, name, original = apply.find(sys.modules[module_name], attribute)
     except apply.Absent as error:
         return versions.ABSENT, str(error), None
+    strange = fitting[0].stranger(original) if fitting[0].stranger is not None else None
+    if strange:
+        return versions.ABSENT, strange, None
     verdict, reason = versions.verdict(patch, fitting[0], version, original)
     if verdict in (versions.CHANGED, versions.FIXED):
         return verdict, reason, None

@@ -60,6 +60,7 @@ class Variant:
     versions: str
     parameters: Tuple[str, ...]
     build: Builder
+    stranger: Optional[Callable[[Callable[..., Any]], Optional[str]]] = None
 
 
 @dataclasses.dataclass
@@ -79,18 +80,23 @@ class Patch:
     variants: List[Variant] = dataclasses.field(default_factory=list)
 
     def replaces(
-        self, target: str, parameters: Tuple[str, ...] = (), versions: str = ""
+        self,
+        target: str,
+        parameters: Tuple[str, ...] = (),
+        versions: str = "",
+        stranger: Optional[Callable[[Callable[..., Any]], Optional[str]]] = None,
     ) -> Callable[[Builder], Builder]:
         """Decorator for the function that builds the replacement of ``target``.
 
         ``parameters``: names that the replacement hands to upstream or reads. If the installed
         signature lacks one of them, or requires another, the verdict is ``changed`` and upstream is
-        left alone. ``versions``: a specifier such as ``">=8.0,<8.4.100"``.
+        left alone. ``versions``: a specifier such as ``">=8.0,<8.4.100"``. ``stranger``: for a module name
+        that others use as well; gets upstream's function and returns why it is somebody else's, or None.
         """
         parsed = Target.parse(target)
 
         def decorator(build: Builder) -> Builder:
-            self.variants.append(Variant(parsed, versions, tuple(parameters), build))
+            self.variants.append(Variant(parsed, versions, tuple(parameters), build, stranger))
             return build
 
         return decorator

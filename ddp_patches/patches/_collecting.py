@@ -10,19 +10,10 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Optional
 
-from .. import settings
-from ..engine import catalogue, ledger
+from ..engine import ledger
 from ..runtime import job, limits, shared_folder
 
-_NEEDED = "torch.process_group_timeout"  # where the job begins
 _DEFAULT_FOLDER = ".dist_test"  # upstream's, in the working directory
-
-
-def obstacle() -> Optional[str]:
-    """Why the patches cannot work, None if they can."""
-    if catalogue.is_skipped(_NEEDED, settings.current().skip):
-        return "it needs %s, which the setting skip names" % _NEEDED
-    return None
 
 
 def replacement_of(patch_id: str, original: Callable[..., Any], advice: str) -> Callable[..., Any]:

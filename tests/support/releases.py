@@ -24,6 +24,12 @@ ULTRALYTICS = {
 NEWEST_ULTRALYTICS = "8.4.190"
 
 # What OpenMMLab's packages import beside torch, numpy and OpenCV; for every layer below.
+# The distribution; it imports an Ultralytics, which is another layer.
+YOLOV5 = {
+    "yolov5/7.0.14": ["yolov5==7.0.14"],
+    "yolov5/6.2.3": ["yolov5==6.2.3", "gitpython", "gitdb", "smmap"],
+}
+
 OPENMMLAB_REQUIREMENTS = [
     "addict",
     "matplotlib<3.11",  # mmcv 1.x and mmengine before 0.10 use what 3.11 has taken away

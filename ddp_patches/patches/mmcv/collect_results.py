@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ...engine.patch import patch
-from .. import _collecting
+from .. import _collecting, _job
 
 ID = "mmcv.collect_results"
 _ADVICE = (
@@ -31,7 +31,7 @@ PATCH = patch(
     since="0.1.0",
     remove_when="never: mmcv 1.x is no longer developed",
     tested=("1.7.2",),
-    condition=_collecting.obstacle,
+    condition=_job.obstacle,
 )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ...engine.patch import patch
-from .. import _collecting
+from .. import _collecting, _job
 
 ID = "mmdet.collect_results"
 _ADVICE = (
@@ -31,7 +31,7 @@ PATCH = patch(
     since="0.1.0",
     remove_when="never: mmdet 2.x is no longer developed",
     tested=("2.28.2",),
-    condition=_collecting.obstacle,
+    condition=_job.obstacle,
 )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ...engine.patch import patch
-from .. import _collecting
+from .. import _collecting, _job
 
 ID = "mmengine.collect_results"
 _ADVICE = (
@@ -34,7 +34,7 @@ PATCH = patch(
         "0.7.4",
         "0.10.7",
     ),
-    condition=_collecting.obstacle,
+    condition=_job.obstacle,
 )
 
 

@@ -13,23 +13,12 @@ Upstream: https://github.com/ultralytics/ultralytics/issues/1439
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable
 
-from ... import settings
-from ...engine import catalogue, ledger
 from ...engine.patch import patch
-from ...runtime import job, limits, zero_first
+from .. import _job, _zero_first
 
 ID = "ultralytics.zero_first"
-_NEEDED = "torch.process_group_timeout"  # where the job begins
-
-
-def _obstacle() -> Optional[str]:
-    if catalogue.is_skipped(_NEEDED, settings.current().skip):
-        return "it needs %s, which the setting skip names" % _NEEDED
-    return None
-
 
 PATCH = patch(
     ID,
@@ -40,7 +29,7 @@ PATCH = patch(
     since="0.1.0",
     remove_when="upstream waits for rank 0 by something else than a collective",
     tested=("8.0.132", "8.4.190"),
-    condition=_obstacle,
+    condition=_job.obstacle,
 )
 
 
@@ -50,49 +39,4 @@ PATCH = patch(
 )
 def torch_distributed_zero_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """The argument is the global rank in releases up to about 8.2.70, the local rank in later ones."""
-
-    @contextlib.contextmanager
-    def replacement(local_rank: int) -> Iterator[None]:
-        barriers = ledger.attempt(ID, lambda: _barriers(local_rank), None)
-        if barriers is None:
-            with original(local_rank):
-                yield
-        elif local_rank != 0:
-            _meet(barriers.meet, barriers)
-            with original(local_rank):
-                yield
-        else:
-            with original(local_rank):
-                ledger.attempt(ID, barriers.lead, None)
-                try:
-                    yield
-                except BaseException as error:
-                    reason = error  # "error" is unbound when the lambda could still see it
-                    ledger.attempt(ID, lambda: barriers.failed(reason), None)
-                    raise
-                _meet(barriers.done, barriers)
-
-    return replacement
-
-
-def _barriers(local_rank: int) -> Optional[zero_first.Barriers]:
-    """The job's counter of barriers, None where this call is upstream's alone."""
-    running = job.current()
-    if running is None or running.world_size < 2 or local_rank == -1:
-        return None
-    if running.obstacle(ID, patience=limits.own_limit()) is not None:
-        return None
-    return zero_first.barriers_of(running, ID)
-
-
-def _meet(come: Callable[[], None], barriers: zero_first.Barriers) -> None:
-    """Wait for the others. The errors that are meant for the user pass; after a defect of ours, upstream."""
-    try:
-        come()
-    except (zero_first.LeaderFailed, zero_first.LeaderTooSlow):
-        raise
-    except Exception as error:
-        ledger.note_failure(ID, error)
-        barriers.leave()
-        if settings.current().strict:
-            raise
+    return _zero_first.replacement_of(ID, original)
