@@ -47,7 +47,10 @@ def another(
         patch_id, functools.partial(_draw, patch_id, data_set, frame, index, own_bound), None
     )
     if isinstance(drawn, NoSample):
-        raise drawn
+        try:
+            raise drawn
+        finally:
+            del drawn  # or error and frame would hold each other, and the sample with them
     return drawn
 
 
@@ -205,7 +208,9 @@ def _over(patch_id: str, reference: Any, data_set_id: int, chain: Chain) -> None
     try:
         if reference is not None:
             _came_through[data_set_id] = reference
-        _tally(patch_id).add(data_set_id, chain)
+        tally = _tally(patch_id)
+        if tally.add(data_set_id, chain) and tally.noteworthy & (tally.noteworthy - 1) == 0:
+            _note(patch_id)  # the 1st, 2nd, 4th, 8th … time: the whole job's ledger is sent at every change
     except Exception as error:
         ledger.note_failure(patch_id, error)
 
@@ -243,7 +248,7 @@ def _say_totals(patch_id: str, pid: int) -> None:
     if pid != os.getpid():  # a finalizer that a forked child has inherited
         return
     tally = _tally(patch_id)
-    if tally.is_noteworthy() and resampling_report.speaks(_generation()):
+    if tally.noteworthy and resampling_report.speaks(_generation()):
         console.warn("%s, in total%s: %s" % (patch_id, _worker_text(), tally.text()))
         _note(patch_id)
 

@@ -63,6 +63,7 @@ class Tally:
         self.samples = 0
         self.draws = 0
         self.long = 0
+        self.noteworthy = 0
         self.by_first_frames = 0
         self.by_other_frames = 0
         self.after_leaving = 0
@@ -71,28 +72,35 @@ class Tally:
         self._unsaid = 0
         self._began = 0.0
 
-    def add(self, data_set_id: int, chain: Chain) -> None:
-        """Count a chain whose ``__getitem__`` has ended with a sample."""
+    def add(self, data_set_id: int, chain: Chain) -> bool:
+        """Count a chain whose ``__getitem__`` has ended with a sample.
+
+        Whether it is more than a few draws, as an ordinary random crop makes them.
+        """
         self.samples += 1
         self.draws += chain.draws
-        self.long += chain.draws >= LONG_DRAWS
+        is_long = chain.draws >= LONG_DRAWS
+        self.long += is_long
+        is_noteworthy = self._add_frame(data_set_id, chain) or is_long
+        self.noteworthy += is_noteworthy
+        return is_noteworthy
+
+    def _add_frame(self, data_set_id: int, chain: Chain) -> bool:
+        """Count what became of a sequence; whether it was left, now or before."""
         groups, home = chain.groups, chain.home
         if groups is None or home is None or not groups.are_sequences or chain.last is None:
-            return
+            return False
         key = (data_set_id, home.low)
         if not chain.has_left_home():
             # Its memory is that of the frame which stood in for the one before.
             self.after_leaving += key in self.left
-            return
+            return key in self.left
         self.left.add(key)
         if groups.is_first(chain.last):
             self.by_first_frames += 1
         else:
             self.by_other_frames += 1
-
-    def is_noteworthy(self) -> bool:
-        """Whether there is more to tell than a few draws, as an ordinary random crop makes them."""
-        return bool(self.long or self.left)
+        return True
 
     def text(self) -> str:
         """The totals, one to three sentences."""

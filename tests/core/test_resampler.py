@@ -252,15 +252,14 @@ def ended(start, draws, groups=None, seed=0):
 
 def test_the_totals_count_frames_on_another_sequences_memory():
     tally = resampling_report.Tally()
-    tally.add(1, ended(7, 3))
-    assert not tally.is_noteworthy()
+    assert not tally.add(1, ended(7, 3))
     sequences = Groups(are_sequences=True)
     tally.add(1, ended(5, 2, sequences))  # stays
-    tally.add(1, ended(6, 5, sequences))  # a first frame
+    assert tally.add(1, ended(6, 5, sequences))  # a first frame
     tally.add(1, ended(8, 9, sequences))  # none of the first frames was whole
     tally.add(1, ended(9, 2, sequences))  # one of its own after all, on another's memory
     tally.add(1, ended(12, 55, sequences))  # another one, in the third round
-    assert tally.is_noteworthy()
+    assert tally.noteworthy == 4
     assert tally.text() == (
         "Empty samples replaced: 6, with 76 draws; those that took 50 draws or more: 1. "
         "Sequences without any sample: 2; frames of theirs that another sequence's replaced: 3, "

@@ -168,7 +168,7 @@ def test_a_data_set_without_a_good_sample_is_an_error_that_says_why(processes, t
 ONE_GOOD = """
 import json
 import ddp_patches.auto
-from samples import Drop, NEW, Samples, OwnLoop
+from samples import Drop, NEW, Samples, OwnLoop, outcome
 
 answer = {}
 limits = {"max_refetch": 60000} if NEW else {}
@@ -176,7 +176,12 @@ for kind in (Samples, OwnLoop):
     made = kind(28130, Drop([77]), **limits)
     got = made[5]["index"]
     answer[kind.__name__] = [got, len(made.tried), len(set(made.tried))]
-print(json.dumps(answer))
+reasons = [row.reason for row in ddp_patches.status().patches if row.target.endswith("._rand_another")]
+
+from torch.utils.data import DataLoader
+empty = Samples(30, Drop(), **({"max_refetch": 60} if NEW else {}))
+text = outcome(lambda: list(DataLoader(empty, num_workers=1)))
+print(json.dumps({"found": answer, "reasons": reasons, "error": text}))
 """
 
 
@@ -184,10 +189,17 @@ print(json.dumps(answer))
 def test_one_good_sample_among_28130_is_found(processes, tmp_path, release):
     """In at most as many draws as there are samples: none is tried twice."""
     answer = run(processes, tmp_path, release, ONE_GOOD).check().answer
-    assert set(answer) == {"Samples", "OwnLoop"}
-    for got, tried, different in answer.values():
+    assert set(answer["found"]) == {"Samples", "OwnLoop"}
+    draws = 0
+    for got, tried, different in answer["found"].values():
         assert got == 77
         assert tried == different <= 28130
+        draws += tried - 1
+    # What is counted in this process is in its ledger, and so in the job's.
+    assert any("Empty samples replaced: 2, with %d draws;" % draws in reason for reason in answer["reasons"])
+    # What a loader's worker raises arrives with all it says.
+    assert answer["error"].startswith("NoSample: Caught NoSample in DataLoader worker process 0.")
+    assert ", loader worker 0]. Turned into None, of" in answer["error"]
 
 
 RANDOM = """
