@@ -96,8 +96,7 @@ class Monitor:
         after = stall_seconds(self._is_warm())
         if after is None or self._motion.idle() < after * 2**self._reports:
             return False
-        kind = standing.classify(self._motion.stack).kind
-        if kind not in standing.WAITS and kind != standing.LOADER:
+        if not _waits(standing.classify(self._motion.stack).kind):
             return False
         if is_debugged(self._motion.stack):
             if not self._muted:
@@ -114,6 +113,7 @@ class Monitor:
 
     def _answer(self, client: Client) -> None:
         """For the channel's thread: post where this rank stands, if a round has been opened."""
+        self._print_what_was_left(client)
         number = client.add("stall/asked", 0)
         if number > self._answered:
             self._answered = number
@@ -122,12 +122,16 @@ class Monitor:
             post = json.dumps(dataclasses.asdict(self.post()))
             client.put("stall/%d/post/%d" % (number, self._job.rank), post)
             client.add("stall/%d/posts" % number, 1)
-        elif time.monotonic() < self._print_until:
-            text = client.take(_text_key(number, self._job.rank))
-            if text:
-                self._print_until = 0.0
-                if client.add("stall/%d/printed" % number, 1) == 1:
-                    console.warn(text)
+
+    def _print_what_was_left(self, client: Client) -> None:
+        """For the channel's thread: the report of a round that another rank has opened."""
+        if time.monotonic() > self._print_until:
+            return
+        text = client.take(_text_key(self._answered, self._job.rank))
+        if text:
+            self._print_until = 0.0
+            if client.add("stall/%d/printed" % self._answered, 1) == 1:
+                console.warn(text)
 
     def post(self) -> findings.Post:
         """Where this rank stands now."""
@@ -140,6 +144,10 @@ class Monitor:
             round(self._motion.idle(), 1), round(self._motion.cpu, 2), self._counters(),
             [stacks.describe(place) for place in stack[:_LONGEST_STACK]], worker,
         )  # fmt: skip
+
+
+def _waits(kind: str) -> bool:
+    return kind in standing.WAITS or kind == standing.LOADER
 
 
 def _text_key(number: int, rank: int) -> str:
@@ -246,7 +254,6 @@ class _Round:
             rank: client.take(prefix + str(rank)) or client.take("stall/left/%d" % rank)
             for rank in range(self._job.world_size)
         }
-        client.add("stall/over", 1)
         parsed = {rank: parse(text, rank) for rank, text in texts.items()}
         return {rank: post for rank, post in parsed.items() if post is not None}
 
@@ -254,8 +261,9 @@ class _Round:
         silent = {rank: self._of_silent(rank) for rank in range(self._job.world_size) if rank not in posts}
         without = [rank for rank in silent if self._job.peers().get(rank) is None]
         finding = findings.find(posts, silent, without)
-        if finding is None:
-            return True  # it has gone on meanwhile
+        if finding is None:  # it has gone on meanwhile
+            self._job.channel.submit(lambda client: client.add("stall/over", 1))
+            return True
         idle = max(post.idle for post in posts.values())
         lines = ["STALL, %s. %s" % (settings.format_duration(round(idle)), finding.sentence)]
         if self._report > 1:
@@ -273,6 +281,7 @@ class _Round:
             self._patience += time.monotonic() - self._began + self._ask_seconds
             text, key = self._text[:_LONGEST_TEXT], _text_key(self._number, printer)
             self._job.channel.submit(lambda client: client.put(key, text))
+        self._job.channel.submit(lambda client: client.add("stall/over", 1))
         self._pending = self._job.channel.submit(self._claim)
         return False
 
@@ -309,7 +318,7 @@ class _Round:
 
     def _report_alone(self, reason: str) -> bool:
         post = self._post()
-        if post.idle < _MOVED_SECONDS:
+        if post.idle < _MOVED_SECONDS or not _waits(post.kind):
             return True  # it has gone on, and the store has ended with the job
         console.warn(
             "STALL, %s. This rank is %s; where the others are is not known: %s."
