@@ -47,23 +47,25 @@ def through(block, size):
 JUNK = bytes(random.Random(1).randrange(256) for _ in range(4096))
 
 
-@pytest.mark.parametrize(
-    ("block", "megabytes"),
-    [
-        (b"a log line of an ordinary training, 100 characters, that says nothing of interest\n" * 80, 50),
-        (b"x" * 8192, 20),  # one line of 20 MB
-        (b"50%|##### 1/2 [00:01<00:01]\r" * 300, 6),
-        ((TIMEOUT % (1, 1, 7)).encode() * 30, 3),
-        (JUNK, 4),
-        (b"Traceback (most recent call last):\n  File \"a\", line 1, in b\n" * 100, 1),
-        (b"[" * 8192, 2),
-        (b"[PG [Rank 1] Last enqueued NCCL work [Rank 2" * 180, 2),
-        (b"Root Cause (first observed failure):\n[0]:\n  rank : 1\n" * 100, 1),
-        (b'{"stream_name":"stderr","time":1.0,"data":"no end of line"}\n' * 100, 1),
-    ],
-)  # fmt: skip
-def test_memory_is_bounded(block, megabytes):
+# By name: a block as part of a test's own name would be printed with it.
+STREAMS = {
+    "an ordinary training": (b"a log line of an ordinary training that says nothing of interest\n" * 80, 50),
+    "one line": (b"x" * 8192, 20),  # one line of 20 MB
+    "progress bars": (b"50%|##### 1/2 [00:01<00:01]\r" * 300, 6),
+    "time-outs": ((TIMEOUT % (1, 1, 7)).encode() * 30, 3),
+    "junk": (JUNK, 4),
+    "tracebacks": (b"Traceback (most recent call last):\n  File \"a\", line 1, in b\n" * 100, 1),
+    "brackets": (b"[" * 8192, 2),
+    "repeated needles": (b"[PG [Rank 1] Last enqueued NCCL work [Rank 2" * 180, 2),
+    "launcher failures": (b"Root Cause (first observed failure):\n[0]:\n  rank : 1\n" * 100, 1),
+    "JSON lines": (b'{"stream_name":"stderr","time":1.0,"data":"no end of line"}\n' * 100, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", list(STREAMS))
+def test_memory_is_bounded(stream):
     """Issue 4: a log of any size and of lines of any length."""
+    block, megabytes = STREAMS[stream]
     tracemalloc.start()
     try:
         collected = through(block, megabytes * 1_000_000)
