@@ -151,6 +151,8 @@ MISSING = """
         except Exception as error:
             print(json.dumps({"type": type(error).__name__, "message": str(error)}), flush=True)
         open(os.path.join(here, "failed%d" % rank), "w").close()
+        while not os.path.exists(os.path.join(here, "failed%d" % (1 - rank))):
+            time.sleep(0.1)  # rank 0 hosts the store, in which rank 1 may still be looking
     os._exit(0)
     """
 
