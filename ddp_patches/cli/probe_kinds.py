@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
 import sys
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence
+
+from ..runtime import sockets
 
 CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe_child.py")
 PLACEHOLDER = "{probe}"
@@ -48,7 +49,8 @@ def kinds(token: str, folder: str, with_torch: bool) -> List[Kind]:
              missing="" if shell else "there is no bash")
     )  # fmt: skip
     no_torch = _why_no_torch(with_torch)
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "1", "--master_port", str(_free_port())]
+    port = str(sockets.free_port())
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "1", "--master_port", port]
     found += [
         Kind(
             "loader", "worker of a torch DataLoader", [python, *own, "loader"], limit=_LONG, missing=no_torch
@@ -70,12 +72,6 @@ def _why_no_torch(wanted: bool) -> str:
         return "left out by --no-torch"
     # The top-level name alone: nothing is imported.
     return "" if importlib.util.find_spec("torch") is not None else "torch is not installed"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def launched(launcher: Sequence[str], token: str, folder: str) -> List[str]:

@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import time
 from typing import Dict, List, Optional, Tuple
 
 from .. import propagation, settings
+from ..runtime import sockets
 from . import selftest_rank
 
 HELP = "starts two ranks on this machine, with a slow and a failing rank 0: does it work here?"
@@ -86,7 +86,7 @@ def _problem_beforehand() -> str:
 def _job() -> Tuple[List[Step], str]:
     """Run the ranks; the steps, and what the ranks printed."""
     with tempfile.TemporaryDirectory(prefix="ddp-patches-selftest-") as folder:
-        port = _free_port()
+        port = sockets.free_port()
         ranks = [_start(rank, port, folder) for rank in range(_RANKS)]
         try:
             codes = _wait(ranks)
@@ -99,12 +99,6 @@ def _job() -> Tuple[List[Step], str]:
         notes = [_notes(folder, rank) for rank in range(_RANKS)]
     lines = ["[rank %d] %s" % (rank, line) for rank, log in enumerate(logs) for line in log.splitlines()]
     return _judge(codes, notes, logs), "\n".join(lines)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _start(rank: int, port: int, folder: str) -> subprocess.Popen[bytes]:

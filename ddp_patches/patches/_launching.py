@@ -14,11 +14,12 @@ import inspect
 import os
 import shutil
 import sys
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from .. import console, settings
 from ..engine import ledger
 from ..runtime import launch
+from ._exchange import exchanged
 
 Function = Callable[..., Any]
 
@@ -79,10 +80,10 @@ class Launch:
         for name in _ACCELERATORS:
             module = vars(torch).get(name)
             if callable(getattr(module, "set_device", None)):
-                stack.enter_context(_exchanged(module, "set_device", self._selecting(name, module)))
+                stack.enter_context(exchanged(module, "set_device", self._selecting(name, module)))
         distributed = vars(torch)["distributed"]
         init = self._initializing(vars(distributed)["init_process_group"])
-        stack.enter_context(_exchanged(distributed, "init_process_group", init))
+        stack.enter_context(exchanged(distributed, "init_process_group", init))
         return True
 
     def check(self) -> None:
@@ -127,8 +128,16 @@ class Launch:
             os.environ["LOCAL_RANK"] = self._local_rank
 
 
-def run(patch_id: str, target: str, original: Function, args: Any, keywords: Any) -> Any:
-    """``original(*args, **keywords)`` with this rank's device, limit and meeting place."""
+def replacement_of(patch_id: str, target: str, original: Function) -> Function:
+    """``init_dist`` with this rank's device, limit and meeting place."""
+
+    def replacement(*args: Any, **keywords: Any) -> Any:
+        return _run(patch_id, target, original, args, keywords)
+
+    return replacement
+
+
+def _run(patch_id: str, target: str, original: Function, args: Any, keywords: Any) -> Any:
     call = ledger.attempt(patch_id, lambda: Launch(patch_id, target, original, args, keywords), None)
     if call is None:
         return original(*args, **keywords)
@@ -140,15 +149,3 @@ def run(patch_id: str, target: str, original: Function, args: Any, keywords: Any
         result = original(*args, **keywords)
     call.check()
     return result
-
-
-@contextlib.contextmanager
-def _exchanged(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is ``value`` for a while; what somebody else puts there meanwhile stays."""
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if vars(owner).get(name) is value:
-            setattr(owner, name, before)

@@ -54,6 +54,17 @@ def another(
     return drawn
 
 
+def by_index(patch_id: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """``_rand_another(idx)``: an index of the data set, as numpy's integer; raises NoSample at the bound."""
+    import numpy
+
+    def replacement(self: Any, idx: Any) -> Any:
+        drawn = another(patch_id, self, sys._getframe(1), idx)
+        return original(self, idx) if drawn is None else numpy.int64(drawn)
+
+    return replacement
+
+
 def compose(patch_id: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """A pipeline's call that, while a chain of draws runs, notes which transform returned None."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import socket
 from typing import Mapping, Sequence
+
+from ..runtime import sockets
 
 # Interpreter options that take their value from the next argument.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -30,7 +31,7 @@ def completed(command: Sequence[str], environ: Mapping[str, str], ranks: int) ->
     if script is None or "RANK" in environ or not _wants_torchrun(command[script + 1 :]):
         return list(command)
     torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}"]
-    place = ["--master_addr=127.0.0.1", f"--master_port={_free_port()}"]
+    place = ["--master_addr=127.0.0.1", f"--master_port={sockets.free_port()}"]
     return [*command[:script], *torchrun, *place, *command[script:]]
 
 
@@ -49,10 +50,3 @@ def _script(command: Sequence[str]) -> int | None:
 def _wants_torchrun(arguments: Sequence[str]) -> bool:
     pairs = zip(arguments, arguments[1:])
     return "--launcher=pytorch" in arguments or ("--launcher", "pytorch") in pairs
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -49,6 +49,14 @@ def shut(handles: Set[Handle]) -> None:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens on at the moment; somebody else may take it meanwhile."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def keep_alive(handles: Set[Handle], idle: int, interval: int, count: int) -> None:
     """Have the kernel ask a silent peer after ``idle`` seconds, ``count`` times, ``interval`` apart."""
     options = (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", count))

@@ -38,8 +38,4 @@ PATCH = patch(
 @PATCH.replaces(TARGET, parameters=("launcher", "backend"))
 def init_dist(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments as upstream's; ``timeout``: seconds, a duration or a timedelta."""
-
-    def replacement(*args: Any, **keywords: Any) -> Any:
-        return _launching.run(ID, TARGET, original, args, keywords)
-
-    return replacement
+    return _launching.replacement_of(ID, TARGET, original)

@@ -14,7 +14,6 @@ Upstream: https://github.com/open-mmlab/mmdetection/blob/2.x/mmdet/datasets/cust
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Callable
 
 from ...engine.patch import patch
@@ -39,13 +38,7 @@ PATCH = patch(
 )
 def rand_another(original: Callable[..., Any]) -> Callable[..., Any]:
     """An index of the data set, as numpy's integer; raises NoSample at the bound."""
-    import numpy
-
-    def replacement(self: Any, idx: Any) -> Any:
-        drawn = _resampling.another(ID, self, sys._getframe(1), idx)
-        return original(self, idx) if drawn is None else numpy.int64(drawn)
-
-    return replacement
+    return _resampling.by_index(ID, original)
 
 
 @PATCH.replaces(

@@ -29,11 +29,12 @@ import contextlib
 import inspect
 import os
 import sys
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 from ... import console
 from ...engine import ledger
 from ...engine.patch import patch
+from .._exchange import exchanged
 from ._decisions import device_index, job_world_size, number
 
 ID = "ultralytics.setup_ddp"
@@ -157,7 +158,7 @@ def _watch_set_device(stack: contextlib.ExitStack, trainer: Any, moved: dict[int
     def set_device(device: Any) -> None:
         upstream(ledger.attempt(ID, lambda: own(device), device))
 
-    stack.enter_context(_exchanged(torch.cuda, "set_device", set_device))
+    stack.enter_context(exchanged(torch.cuda, "set_device", set_device))
 
 
 def _watch_init(stack: contextlib.ExitStack, trainer: Any) -> None:
@@ -174,7 +175,7 @@ def _watch_init(stack: contextlib.ExitStack, trainer: Any) -> None:
         ledger.attempt(ID, lambda: blocking_wait.settle(os.environ), None)
         return upstream(*arguments, **keywords)
 
-    stack.enter_context(_exchanged(torch.distributed, "init_process_group", init_process_group))
+    stack.enter_context(exchanged(torch.distributed, "init_process_group", init_process_group))
 
 
 def _correct_device(trainer: Any, moved: dict[int, int]) -> None:
@@ -219,7 +220,7 @@ def _watch_devices(stack: contextlib.ExitStack, trainer: Any) -> None:
         (validator, "AutoBackend"),
     ):
         if owner is not None:
-            stack.enter_context(_exchanged(owner, name, correcting(getattr(owner, name))))
+            stack.enter_context(exchanged(owner, name, correcting(getattr(owner, name))))
 
 
 def _own_index(asked: Any, device: Any) -> Any:
@@ -234,15 +235,3 @@ def _own_index(asked: Any, device: Any) -> Any:
         count = torch._C._cuda_getDeviceCount()
     local_rank = number(os.environ.get("LOCAL_RANK"))
     return device_index(asked, local_rank, device, os.environ.get("CUDA_VISIBLE_DEVICES"), count)
-
-
-@contextlib.contextmanager
-def _exchanged(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """``owner.name`` is ``value`` for a while; what somebody else puts there meanwhile stays."""
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if vars(owner).get(name) is value:
-            setattr(owner, name, before)
