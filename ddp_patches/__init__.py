@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
     from .engine.patch import patch
     from .overview import status
+    from .runtime.stall.listeners import on_report
     from .settings import Settings
     from .switch import disable, enable
 
 __version__ = "0.1.0"
-__all__ = ["Settings", "__version__", "disable", "enable", "patch", "status"]
+__all__ = ["Settings", "__version__", "disable", "enable", "on_report", "patch", "status"]
 
 _HOMES = {
     "enable": "switch",
     "disable": "switch",
     "status": "overview",
+    "on_report": "runtime.stall.listeners",
     "Settings": "settings",
     "patch": "engine.patch",
 }

@@ -22,7 +22,7 @@ ON_WORDS = ("1", "on", "true", "yes")
 
 # Set by ourselves for child processes; not settings, and not to be reported as misspelt ones.
 INTERNAL_VARIABLES = frozenset(
-    PREFIX + name for name in ("ARMED", "KEYWORDS", "REHEARSAL", "TRACE", "WARNED")
+    PREFIX + name for name in ("ARMED", "FAILURES", "KEYWORDS", "REHEARSAL", "TRACE", "WARNED")
 )  # fmt: skip
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -108,6 +108,37 @@ def _resample(value: Any) -> str:
     return word
 
 
+def _on_stall(value: Any) -> str:
+    word = str(value).strip().lower()
+    if word not in ("report", "abort"):
+        raise SettingError("must be report or abort")
+    return word
+
+
+def parse_signal(value: Any) -> int:
+    """The number of a signal that means nothing by itself, ``SIGRTMIN+12`` or ``46``; 0 for off.
+
+    Raises SettingError for any other signal.
+    """
+    import signal
+
+    word = str(value).strip().upper()
+    if word.lower() in OFF_WORDS:
+        return 0
+    name, _, offset = word.partition("+")
+    number = int(word) if word.isdigit() else int(getattr(signal, name, 0)) if name.startswith("SIG") else 0
+    number += int(offset) if offset.isdigit() else 0
+    first, last = int(getattr(signal, "SIGRTMIN", 34)), int(getattr(signal, "SIGRTMAX", 64))
+    free = (getattr(signal, "SIGUSR1", 0), getattr(signal, "SIGUSR2", 0))
+    if not first <= number <= last and number not in free:
+        raise SettingError("must be off, a real-time signal (SIGRTMIN+12), SIGUSR1 or SIGUSR2")
+    return number
+
+
+def _signal(value: Any) -> str:
+    return str(value).strip().upper() if parse_signal(value) else "off"
+
+
 def _count_or_auto(value: Any) -> Any:
     word = str(value).strip().lower()
     if word == "auto":
@@ -181,6 +212,33 @@ class Settings:
         "a rank that waits for others without progress for so long has all ranks report where they stand "
         "(the default: 10m before the first steps); off: no report",
         example="10m",
+    )
+    on_stall: str = _field(
+        "report",
+        _on_stall,
+        "report",
+        "abort: end the job with exit code 1, abort_after the first report that nothing moves on any rank or "
+        "that a rank is gone or stopped",
+        example="abort",
+    )
+    abort_after: float = _field(
+        1800.0, parse_duration, "30m", "how long on_stall=abort waits after the first report", example="10m"
+    )
+    on_report: str = _field(
+        "",
+        _text,
+        "-",
+        "a command that gets each stall report as JSON on its standard input, on the rank that prints it, "
+        "for at most 10 seconds",
+        example="/home/me/bin/tell-me",
+    )
+    stack_signal: str = _field(
+        "SIGRTMIN+12",
+        _signal,
+        "SIGRTMIN+12",
+        "by which a rank asks its DataLoader worker for its stack, if it handles it at that moment; "
+        "off: no stacks of workers",
+        example="SIGRTMIN+5",
     )
     resample: str = _field(
         "auto",
@@ -325,7 +383,7 @@ def format_value(name: str, value: Any) -> str:
     """A setting's value as a person would write it."""
     if name == "stall_after" and not value:
         return "off"
-    if name in ("timeout", "zero_first_timeout", "stall_after", "exit_timeout"):
+    if name in ("timeout", "zero_first_timeout", "stall_after", "abort_after", "exit_timeout"):
         return "keep" if value is None else format_duration(value)
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -1,8 +1,9 @@
 """``ddp-patches selftest``: does it work on this machine, with this Python and this torch?
 
 Starts two real ranks over gloo, lets rank 0 work longer in a rank-0-first block than the group's limit
-allows, lets it fail in a second one, and looks at what the other rank made of it. Needs torch, no
-framework and no GPU; nothing is left behind.
+allows, lets it fail in a second one, and looks at what the other rank made of it. Then rank 1 stays away
+while rank 0 waits for it, and the report has to say so. Needs torch, no framework and no GPU; nothing is
+left behind.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from .. import propagation, settings
 from ..runtime import sockets
 from . import selftest_rank
 
-HELP = "starts two ranks on this machine, with a slow and a failing rank 0: does it work here?"
+HELP = "starts two ranks on this machine, with a slow and a failing rank 0 and a stall: does it work here?"
 _EXAMPLES = """\
 examples:
   ddp-patches selftest
   ddp-patches selftest --json
 
-Takes about half a minute. The exit code is 0 if everything works, 1 if something does not.
+Takes less than a minute. The exit code is 0 if everything works, 1 if something does not.
 """
 _BOUND_SECONDS = 120  # for the whole job; a loaded machine needs most of it to import torch
 _RANKS = 2
+_STALL_AFTER, _STALL = "2s", "STALL, "
 
 
 @dataclasses.dataclass
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print(
                 "Two ranks on this machine: the group's limit is %ds, rank 0 keeps the other waiting %ds. "
-                "Takes about half a minute." % (selftest_rank.LIMIT_SECONDS, selftest_rank.SLOW_SECONDS),
+                "Takes less than a minute." % (selftest_rank.LIMIT_SECONDS, selftest_rank.SLOW_SECONDS),
                 flush=True,
             )
         steps, log = _job()
@@ -71,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         print("%-7s %s: %s" % ("ok" if step.works else "FAILED", step.name, step.seen))
     if not works and log:
         print("\nWhat the ranks printed:\n%s" % log)
+    elif log:
+        print("\nWhat rank 0 printed of the stall:\n%s" % _reports(log))
     print("\nddp_patches %s on this machine." % ("works" if works else "does NOT work"))
     return 0 if works else 1
 
@@ -107,7 +111,7 @@ def _start(rank: int, port: int, folder: str) -> subprocess.Popen[bytes]:
     environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(_RANKS), LOCAL_WORLD_SIZE=str(_RANKS),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1",
-        DDP_PATCHES_TIMEOUT="keep", DDP_PATCHES_RUN_DIR="none",
+        DDP_PATCHES_TIMEOUT="keep", DDP_PATCHES_RUN_DIR="none", DDP_PATCHES_STALL_AFTER=_STALL_AFTER,
     )  # fmt: skip
     environ.pop("TORCHELASTIC_RUN_ID", None)
     propagation.arm(environ)
@@ -139,6 +143,13 @@ def _notes(folder: str, rank: int) -> Dict[str, str]:
     return {name: text for name, _, text in pairs}
 
 
+def _reports(log: str) -> str:
+    """The first stall report, and the second one with its table, as a user would see them."""
+    lines = [line.partition("] ")[2] for line in log.splitlines() if line.startswith("[rank 0] ")]
+    first = next((number for number, line in enumerate(lines) if _STALL in line), len(lines))
+    return "\n".join("  " + line for line in lines[first:] if line.strip())
+
+
 def _judge(codes: List[Optional[int]], notes: List[Dict[str, str]], logs: List[str]) -> List[Step]:
     """The steps, from the exit codes (None: ended by us) and from what each rank wrote down."""
     armed = [note.get("armed", "the rank did not get as far as torch") for note in notes]
@@ -146,6 +157,8 @@ def _judge(codes: List[Optional[int]], notes: List[Dict[str, str]], logs: List[s
     waiter, leader = notes[1], notes[0]
     slow = waiter.get("slow", "rank 1 did not come out of the block")
     reason = waiter.get("failing", "rank 1 did not come out of the block")
+    stalls = [line.strip() for line in logs[0].splitlines() if _STALL in line]
+    named = [line for line in stalls if "Rank 1 is missing." in line and "selftest_rank.py:" in line]
     return [
         Step(
             "patches reach child processes",
@@ -155,6 +168,11 @@ def _judge(codes: List[Optional[int]], notes: List[Dict[str, str]], logs: List[s
         Step("start line of rank 0", len(start_lines) == 1, (start_lines or ["none was printed"])[0].strip()),
         Step("a rank 0 slower than the limit", slow == "done" and leader.get("slow") == "done", slow),
         Step("a failing rank 0 is named", selftest_rank.REASON in reason and "rank 0" in reason, reason),
+        Step(
+            "a stall is reported, with the line of the missing rank",
+            bool(named) and leader.get("stall") == "done",
+            (named or stalls or ["nothing was printed"])[0].partition("] ")[2] or "nothing was printed",
+        ),
         Step(
             "both ranks end",
             codes == [0, 0],

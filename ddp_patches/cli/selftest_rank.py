@@ -15,6 +15,8 @@ from typing import Any, Iterator
 LIMIT_SECONDS = 10  # of the process group
 SLOW_SECONDS = 14  # of rank 0's work, longer than the limit
 REASON = "the label file is unreadable (selftest)"
+AWAY_SECONDS = 12  # of rank 1, while rank 0 waits for it in a collective
+AWAY_LIMIT_SECONDS = 60
 
 
 def main(path: str) -> None:
@@ -45,8 +47,17 @@ def main(path: str) -> None:
         note("failing", "no error arrived")
     except Exception as error:
         note("failing", "%s: %s" % (type(error).__name__, error))
-    if rank == 0:
-        time.sleep(5)  # alive while the other waits: gloo would notice a dead peer by itself
+    _stall(dist, rank)
+    note("stall", "done")
+
+
+def _stall(dist: Any, rank: int) -> None:
+    import torch
+
+    group = dist.new_group(timeout=datetime.timedelta(seconds=AWAY_LIMIT_SECONDS))
+    if rank == 1:
+        time.sleep(AWAY_SECONDS)  # the line that the report has to name
+    dist.all_reduce(torch.ones(1), group=group)
 
 
 def _block(dist: Any) -> Any:

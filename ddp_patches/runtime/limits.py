@@ -79,6 +79,16 @@ def own_limit() -> float:
     return float(_groups[0]["join_timeout"]) if _groups else _DEFAULT_SECONDS
 
 
+def is_raised() -> bool:
+    """Whether the default group's limit is longer than its caller's."""
+    return bool(_groups) and _groups[0]["timeout"] > _groups[0]["join_timeout"]
+
+
+def in_force() -> Optional[float]:
+    """Seconds of the default group's limit; None if unknown."""
+    return float(_groups[0]["timeout"]) if _groups else None
+
+
 def note(text: str) -> None:
     """Remember a change to a variable, for ``status``."""
     global _revision

@@ -1,7 +1,8 @@
 """One small private folder per job, with one ledger file for all its ranks.
 
-Written by rank 0 alone. A folder that cannot be made, a full disk or ``run_dir=none`` cost nothing
-but the file: everything that matters is in the log as well.
+The ledger is written by rank 0, a stall report by the rank that prints it. A folder that cannot be
+made, a full disk or ``run_dir=none`` cost nothing but the file: everything that matters is in the log
+as well.
 """
 
 from __future__ import annotations
@@ -59,16 +60,34 @@ def make(name: str) -> str:
     return path
 
 
-def write(path: str, ledger: Mapping[str, Any]) -> None:
-    """Write the ledger of a run; a reader never sees half of it. Raises OSError."""
+def write(path: str, content: Mapping[str, Any], name: str = _LEDGER) -> None:
+    """Write a file of a run, the ledger; a reader never sees half of it. Raises OSError."""
     handle, temporary = tempfile.mkstemp(dir=path)
     try:
         with os.fdopen(handle, "w") as file:
-            json.dump(ledger, file, indent=1, sort_keys=True)
-        os.replace(temporary, os.path.join(path, _LEDGER))
+            json.dump(content, file, indent=1, sort_keys=True)
+        os.replace(temporary, os.path.join(path, name))
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def add(run: str, name: str, content: Mapping[str, Any]) -> str:
+    """Write a further file into the folder of a run; its path, ``""`` if that cannot be.
+
+    On another node than rank 0's the folder is made for it.
+    """
+    folder = base(os.environ)
+    if folder is None or not _NAME.match(run):
+        return ""
+    path = os.path.join(folder, run)
+    try:
+        if not os.path.isdir(path):
+            make(run)
+        write(path, content, name)
+    except OSError:
+        return ""
+    return os.path.join(path, name)
 
 
 def runs() -> List[str]:

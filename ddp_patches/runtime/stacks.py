@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -15,11 +16,15 @@ _BELOW = ("torch", "numpy", "tqdm", "PIL", "cv2", "ddp_patches", "wrapt")
 Place = Tuple[str, int, str]  # file, line, function
 
 
+def main_frame() -> Optional[FrameType]:
+    """The innermost frame of the main thread."""
+    ident = threading.main_thread().ident
+    return sys._current_frames().get(ident) if ident is not None else None
+
+
 def main_thread_places() -> List[Place]:
     """The main thread's stack, innermost first; empty if it cannot be read."""
-    ident = threading.main_thread().ident
-    frame = sys._current_frames().get(ident) if ident is not None else None
-    return places(frame)
+    return places(main_frame())
 
 
 def places(frame: Optional[FrameType]) -> List[Place]:
@@ -56,6 +61,11 @@ def describe(place: Optional[Place]) -> str:
     return "%s:%d in %s" % ("/".join(file.replace(os.sep, "/").split("/")[-2:]), line, function)
 
 
+def describe_fully(place: Place) -> str:
+    """``/home/me/data/build.py:188 in cache_labels``."""
+    return "%s:%d in %s" % place
+
+
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 
 
@@ -64,8 +74,24 @@ def is_below(file: str) -> bool:
     if file.startswith("<frozen"):
         return True
     path = os.path.realpath(file)
-    if "site-packages" not in path and path.startswith(_STDLIB + os.sep):
-        return True
-    parts = path.split(os.sep)
-    parts[-1] = parts[-1].partition(".")[0]  # Ultralytics carries a progress bar of its own, utils/tqdm.py
-    return any(name in parts for name in _BELOW)
+    if path.startswith(_COMMANDS):
+        return False
+    installed = _INSTALLED.search(path)
+    if installed is not None:
+        # Ultralytics carries a progress bar of its own, utils/tqdm.py.
+        return installed.group(1).partition(".")[0] in _BELOW or path.endswith(os.sep + "tqdm.py")
+    return path.startswith((_STDLIB + os.sep, *_roots()))
+
+
+_COMMANDS = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "cli") + os.sep
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+
+
+def _roots() -> Tuple[str, ...]:
+    """Of the libraries below that run from somewhere else."""
+    found = []
+    for name in _BELOW:
+        source = getattr(sys.modules.get(name), "__file__", None)
+        if source and "-packages" not in source:
+            found.append(os.path.dirname(os.path.realpath(source)) + os.sep)
+    return tuple(found)

@@ -18,7 +18,7 @@ from .job import Job
 _WAIT_SECONDS = 10.0  # for the records of the others, before the line is printed without them
 _SHORT_JOB_SECONDS = 2.0
 _EARLY_LOOK_SECONDS = 0.1
-_LOOK_SECONDS = 2.0  # how often rank 0 looks for changed records
+_LOOK_SECONDS = 5.0  # how often rank 0 looks for changed records, with two requests
 
 
 def text(found: Mapping[int, records.Record], world_size: int, run: str, folder: Optional[str]) -> str:
@@ -59,6 +59,11 @@ def _limits(snapshot: Mapping[str, Any]) -> str:
         settings.format_duration(group["timeout"]), group["set_by"]
     )  # fmt: skip
     return "; ".join([line] + list(snapshot["changes"]))
+
+
+def run(client: Client) -> str:
+    """The id of the job's run, ``""`` while rank 0 has not printed its line."""
+    return client.take("run")
 
 
 class Announcer:
@@ -106,6 +111,7 @@ class Announcer:
             self._folder = run_folder.make(self.run)
         except OSError as error:
             self._no_folder = str(error)
+        client.put("run", self.run)
         console.say(text(found, self._job.world_size, self.run, self._folder))
         if self._no_folder and settings.current().run_dir.lower() != "none":
             console.warn("no run folder, the log has everything: %s" % self._no_folder)

@@ -176,7 +176,7 @@ def test_a_bad_keyword_leaves_the_environments_value():
 )
 def test_an_unknown_variable_is_one_line_with_the_nearest_name(name, nearest):
     (line,) = settings.load({"DDP_PATCHES_" + name: "1"}).problems
-    hint = "did you mean %s?" % nearest if nearest else "there are DDP_PATCHES_EXIT_TIMEOUT, "
+    hint = "did you mean %s?" % nearest if nearest else "there are DDP_PATCHES_ABORT_AFTER, "
     assert line.startswith("DDP_PATCHES_%s is not a setting; %s" % (name, hint))
 
 

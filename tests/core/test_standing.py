@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_patches.runtime import standing
+from ddp_patches.runtime.stall import standing
 
 C10D = "/x/site-packages/torch/distributed/distributed_c10d.py"
 WRAPPER = "/x/site-packages/torch/distributed/c10d_logger.py"

@@ -42,6 +42,10 @@ class Job:
         errors = [line for result in self.results for line in result.stderr.splitlines()]
         return [line for line in errors if text in line and "ddp_patches" in line]
 
+    def lines_so_far(self, text):
+        """Lines that contain `text`, of ranks that may still run."""
+        return [line for running in self.running for line in running.stderr().splitlines() if text in line]
+
     def ledgers(self):
         """The ledger files of all runs that the job has made, oldest first."""
         files = sorted((self.folder / "state" / "ddp_patches").glob("*/ledger.json"))

@@ -19,7 +19,9 @@ def test_all_steps_work_here(processes, tmp_path):
     result = _selftest(processes, tmp_path)
     found = json.loads(result.stdout)
     assert found["works"], found
-    assert [step["works"] for step in found["steps"]] == [True] * 5
+    assert [step["works"] for step in found["steps"]] == [True] * 6
+    (stall,) = [step["seen"] for step in found["steps"] if step["name"].startswith("a stall")]
+    assert "Rank 1 is missing. Rank 0 waits for it in all_reduce" in stall and "in _stall" in stall
     assert result.returncode == 0
 
 

@@ -29,14 +29,14 @@ from ...engine.patch import patch
 from ...runtime import (
     blocking_wait,
     closing,
+    failures,
     job,
     limits,
     meeting,
-    monitor,
     records,
     start_line,
-    worker_stacks,
 )
+from ...runtime.stall import monitor, worker_stacks
 
 ID = "torch.process_group_timeout"
 _LOOK_SECONDS = 2.0  # how often a rank looks whether its record has changed
@@ -205,8 +205,9 @@ class _Beginning:
             start_line.Announcer(begun).start()
         begun.channel.every(_LOOK_SECONDS, publisher.look)
         job.set_current(begun)
+        failures.install()
         if settings.current().stall_after:
-            watching = monitor.Monitor(begun, _collectives, _local_world_size(begun.world_size))
+            watching = monitor.Monitor(begun, _local_world_size(begun.world_size))
             watching.start()
             begun.before_close(watching.leave, watching.stop)
 
@@ -231,26 +232,6 @@ class _Publisher:
         if revision != self._revision:
             self._revision = revision
             self.publish()
-
-
-def _collectives() -> Dict[str, int]:
-    """How many collectives this rank has begun, by group; torch counts them. Empty where it cannot say."""
-    import torch.distributed.distributed_c10d as c10d
-
-    world = getattr(c10d, "_world", None)
-    known = world.pg_map if world is not None else c10d._pg_map
-    default = getattr(c10d.GroupMember, "WORLD", None)
-    counts = {}
-    for number, group in enumerate(list(known)):
-        try:
-            counts["default" if group is default else "group %d" % number] = _count(group)
-        except (RuntimeError, AttributeError):  # a backend, or a torch, that does not count
-            continue
-    return counts
-
-
-def _count(group: Any) -> int:
-    return int(group._get_sequence_number_for_group())
 
 
 def _local_world_size(world_size: int) -> int:

@@ -21,11 +21,11 @@ import inspect
 import os
 import sys
 import time
-from typing import Any, Callable, ClassVar, Set
+from typing import Any, Callable, Set
 
 from ...engine import ledger
 from ...engine.patch import patch
-from ...runtime import closing, job, limits, sockets
+from ...runtime import closing, connections, job, limits, sockets
 
 ID = "torch.teardown"
 _WORKERS_SECONDS = 0.1
@@ -46,7 +46,6 @@ class _End:
     """What is known about the end of this process's groups."""
 
     destroyed_by_us = False
-    connections: ClassVar[Set[sockets.Handle]] = set()  # opened while groups were made
     take_back: Callable[[], None] = staticmethod(lambda: None)
 
 
@@ -70,7 +69,7 @@ def new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(*args: Any, **keywords: Any) -> Any:
         before = _sockets()
         result = original(*args, **keywords)
-        ledger.attempt(ID, lambda: _End.connections.update(sockets.opened() - before), None)
+        ledger.attempt(ID, lambda: connections.add(before), None)
         return result
 
     return replacement
@@ -121,7 +120,7 @@ def _arm(sockets_before: Set[sockets.Handle]) -> None:
 
     _End.take_back()
     _End.destroyed_by_us = False
-    _End.connections = sockets.opened() - sockets_before
+    connections.begin(sockets_before)
     pid = os.getpid()
     error_before = getattr(sys, "last_value", None)
     backend = dist.get_backend()
@@ -137,7 +136,7 @@ def _arm(sockets_before: Set[sockets.Handle]) -> None:
             torch.cuda.set_device(device)
         _end_of_job(at_exit=True)
         if failed:
-            sockets.shut(_End.connections)
+            connections.shut()
         dist.destroy_process_group()  # ours, which lets gloo's threads finish first
         _End.destroyed_by_us = True
 

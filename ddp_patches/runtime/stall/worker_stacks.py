@@ -16,18 +16,21 @@ import sys
 import time
 from typing import Any, List, Optional
 
-from .stacks import Place
+from ... import settings
+from ..stacks import Place
 
 _NAME = "ddp_patches stack"
 _ANSWER_SECONDS = 0.5
 _LONGEST_ANSWER = 64 * 1024  # bytes
 _LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
-# Real-time signals have no meaning of their own; the first few are used by C libraries and by profilers.
-SIGNAL = getattr(signal, "SIGRTMIN", 0) + 12 if hasattr(signal, "SIGRTMIN") else 0
-
 _file: Optional[int] = None  # kept open for as long as this process lives
 _prepares_children = False
+
+
+def signal_number() -> int:
+    """Of the setting ``stack_signal``; 0 where it is off or there are no real-time signals."""
+    return settings.parse_signal(settings.current().stack_signal) if hasattr(signal, "SIGRTMIN") else 0
 
 
 def prepare_children() -> None:
@@ -54,16 +57,16 @@ def prepare() -> None:
     """Answer from now on."""
     global _file
     try:
-        if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
+        if signal.getsignal(signal_number()) is not signal.SIG_DFL:
             return  # somebody else's
         _file = os.memfd_create(_NAME)
-        faulthandler.register(SIGNAL, file=_file, all_threads=False, chain=False)
+        faulthandler.register(signal_number(), file=_file, all_threads=False, chain=False)
     except Exception:  # a worker is not to fail for the sake of a report
         pass
 
 
 def _is_possible() -> bool:
-    return bool(SIGNAL) and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+    return bool(signal_number()) and hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 
 def of(pid: int) -> List[Place]:
@@ -100,9 +103,9 @@ class _Process:
 
     def send(self) -> None:
         if self._handle is not None:
-            signal.pidfd_send_signal(self._handle, SIGNAL)
+            signal.pidfd_send_signal(self._handle, signal_number())
         else:
-            os.kill(self._pid, SIGNAL)
+            os.kill(self._pid, signal_number())
 
 
 def _answer_file(pid: int) -> Optional[str]:
@@ -132,7 +135,7 @@ def _handles_signal(pid: int) -> bool:
     with open("/proc/%d/status" % pid) as file:
         for line in file:
             if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+                return bool(int(line.split()[1], 16) >> (signal_number() - 1) & 1)
     return False
 
 

@@ -6,7 +6,8 @@ import os
 from types import FrameType
 from typing import Any, Optional
 
-from . import stacks, worker_stacks
+from .. import stacks
+from . import worker_stacks
 
 
 def worker(frame: Optional[FrameType]) -> str:
