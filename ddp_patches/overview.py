@@ -197,6 +197,7 @@ def _own_rows() -> Tuple[List[PatchRow], List[Dict[str, str]]]:
     """This process's ledger; where the engine is not on, every patch with the reason why it is not."""
     control = sys.modules.get("ddp_patches.engine.control")
     if control is not None and control.is_enabled():
+        control.look_at_sources()
         control.look_for_losses()
         rows = [PatchRow.of(row.as_dict()) for row in ledger.rows()]
         by_id = {patch.id: patch for patch in catalogue.load()}
