@@ -93,6 +93,17 @@ def file_of(module: str) -> str:
         return ""
 
 
+def why_absent(module: str) -> str:
+    """Why there is no such module; an empty string where there is one, or where that cannot be told."""
+    try:
+        module_file(module)
+    except Absent as error:
+        return str(error)
+    except Untold:
+        pass
+    return ""
+
+
 def _step(folders: List[str], part: str, module: str) -> Tuple[str, List[str]]:
     """From a package's folders to the file and the folders of its submodule ``part``."""
     for folder in folders:
