@@ -1,7 +1,7 @@
 """Versions of what is really imported, which variant belongs to them, and the verdict on a target.
 
 When a patch is applied the verdict comes from the live object and from what is known of its release. The
-target's source is not read then: to parse a trainer or torch's ``distributed_c10d`` takes 20 to 150 ms, and
+target's source is not read then: to parse a trainer or torch's ``distributed_c10d`` takes 35 to 60 ms, and
 changes no decision. ``status`` reads it (:func:`verdict` with ``source``): only so is a release found to have
 the same code that nobody has looked at, and an edited file not to be what it says.
 """

@@ -2,9 +2,9 @@
 
     PYTHONPATH=.:tests python -m fingerprints.collect [--notes FOLDER] [PACKAGE …]
 
-Every release of a framework is looked at; of one with hundreds a sample, and between two neighbours that
-differ the bound is sought by halving, so that each bound is exact. What has been looked at once is kept in
-the folder of notes, so that a run that was interrupted, or comes later, downloads only what is new.
+Every release of a framework is looked at; of one with hundreds a sample, and those that our tests ran, and
+between two that differ the bound is sought by halving, so that each bound is exact. What has been looked at
+once is kept in the folder of notes: a run that was interrupted, or comes later, downloads only what is new.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import json
 import pathlib
 import tempfile
-from typing import Callable
+from typing import Callable, Container, Iterable, Sequence
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -25,15 +25,15 @@ from fingerprints import frameworks, package_index, packing
 from fingerprints.packing import Release
 
 
-def bounds(count: int, stride: int, look: Callable[[int], object]) -> None:
-    """Call ``look`` for so many of ``count`` neighbours that two that differ have nothing between them.
+def bounds(samples: Iterable[int], look: Callable[[int], object]) -> None:
+    """Call ``look`` for the samples, and for so many between them that two that differ are neighbours.
 
-    Where two samples, ``stride`` apart, are equal, those between are taken to be.
+    Where two samples are equal, those between are taken to be.
     """
-    samples = sorted({*range(0, count, stride), count - 1}) if count else []
-    for sample in samples:
+    ordered = sorted(set(samples))
+    for sample in ordered:
         look(sample)
-    for first, last in zip(samples, samples[1:]):
+    for first, last in zip(ordered, ordered[1:]):
         _halve(first, last, look)
 
 
@@ -69,6 +69,12 @@ def look_at(package: str, distribution: str, release: str, notes: pathlib.Path) 
     return version, found
 
 
+def samples(releases: Sequence[str], stride: int, wanted: Container[str]) -> list[int]:
+    """Every so many of the releases, the newest one, and those that are ``wanted`` in any case."""
+    last = len(releases) - 1
+    return [n for n, release in enumerate(releases) if n % stride == 0 or n == last or release in wanted]
+
+
 def collect(package: str, notes: pathlib.Path) -> list[tuple[str, Release]]:
     """The releases of a package that were looked at, oldest first, those of its forks among them."""
     found: list[tuple[str, Release]] = []
@@ -83,7 +89,7 @@ def collect(package: str, notes: pathlib.Path) -> list[tuple[str, Release]]:
             answer = looked[number]
             return answer[1] if answer else None
 
-        bounds(len(releases), frameworks.STRIDES.get(package, 1), look)
+        bounds(samples(releases, frameworks.STRIDES.get(package, 1), frameworks.tested(package)), look)
         found += [looked[number] for number in sorted(looked) if looked[number] is not None]
     return sorted(found, key=lambda entry: Version(entry[0]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Mapping, Optional
 
-from ddp_patches.engine import catalogue, definitions, fingerprint
+from ddp_patches.engine import catalogue, definitions, fingerprint, versions
 from ddp_patches.inspection import installed
 
 # By import name: (distribution, the releases that are looked at). The Python files of mmcv-full are those of
@@ -35,6 +35,13 @@ def targets(package: str) -> list[str]:
         if patch.package == package and variant.target.modules[0].partition(".")[0] == package
     }
     return sorted(found)
+
+
+def tested(package: str) -> set[str]:
+    """The releases of a package on which our tests ran a patch."""
+    return {
+        r for patch in catalogue.load() if patch.package == package for r in versions.tested_releases(patch)
+    }
 
 
 def file_names(package: str) -> list[str]:

@@ -57,12 +57,17 @@ class NotFound(LookupError):
 
 def releases(distribution: str) -> list[str]:
     """All releases, oldest first, with pre-releases and without yanked ones. Raises NotFound."""
-    command = [*_PIP, "index", "versions", "--pre", "--ignore-requires-python", distribution]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    listed = re.search(r"^Available versions: (.*)$", finished.stdout, re.MULTILINE)
-    if listed is None:
-        raise NotFound("%s: %s" % (distribution, _last_line(finished.stderr)))
-    found = {text.strip().partition("+")[0] for text in listed.group(1).split(",")}
+    found: set[str] = set()
+    said = ""
+    for options in _TORCH_WHEELS if distribution == "torch" else [["--ignore-requires-python"]]:
+        command = [*_PIP, "index", "versions", "--pre", *options, distribution]
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        said = _last_line(finished.stderr)
+        listed = re.search(r"^Available versions: (.*)$", finished.stdout, re.MULTILINE)
+        if listed is not None:
+            found.update(text.strip().partition("+")[0] for text in listed.group(1).split(","))
+    if not found:
+        raise NotFound("%s: %s" % (distribution, said))
     return sorted(filter(_is_version, found), key=Version)
 
 
