@@ -98,12 +98,13 @@ def nearest(package: str, target: str, version: Optional[str]) -> Optional[Tuple
     found = {name: known.definition for known in of_target(package, target) for name in known.releases}
     if not found:
         return None
-    older = [name for name in found if not _is_newer(name, version)]
+    older = [name for name in found if not is_newer(name, version)]
     chosen = max(older, key=Version) if older else min(found, key=Version)
     return chosen, found[chosen]
 
 
-def _is_newer(known: str, version: Optional[str]) -> bool:
+def is_newer(known: str, version: Optional[str]) -> bool:
+    """Whether a known release is newer than ``version``; never, where that cannot be read."""
     try:
         return Version(known) > Version(release(version))
     except InvalidVersion:

@@ -40,7 +40,7 @@ def compared(folder, patches, version="1.2", **files):
     written = {"frame/__init__.py": "__version__ = %r\n" % version, **UPSTREAM}
     written.update({"frame/%s.py" % name: text for name, text in files.items()})
     made_up.write_files(folder, {name: text for name, text in written.items() if text})
-    return drift.compare(patches, "frame", folder)
+    return drift.compare(patches, "frame", folder, "1.2")
 
 
 def test_a_release_that_changes_nothing_is_as_known(tmp_path, patches, capsys):
@@ -89,6 +89,15 @@ def test_other_code_with_the_same_signature_is_listed_and_no_failure(tmp_path, p
     assert (found.kind, found.target) == ("different code", METHOD)
     assert "since 1.1: calls go" in found.reason
     assert not drift.report("frame 1.2", [found])
+
+
+@pytest.mark.parametrize("version", ["", "main", "1.2.dev1", "9.0a0+git3f2a1c"])
+def test_every_version_can_be_compared(tmp_path, patches, version):
+    """onedl-mmdetection's source says no version; what an odd one says is compared with the newest known."""
+    assert compared(tmp_path, patches, version) == []
+    work = UPSTREAM["frame/work.py"].replace("def work(amount)", "def labour(amount)")
+    (found,) = compared(tmp_path / "vanished", patches, version, work=work)
+    assert (found.kind, found.target) == ("changed", WORK)
 
 
 def test_what_was_never_there_has_not_vanished(tmp_path, patches):

@@ -22,7 +22,6 @@ import tempfile
 from typing import Iterable, Iterator, Sequence
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from ddp_patches.engine import catalogue, fingerprint, known, versions
 from ddp_patches.engine.patch import Patch
@@ -62,11 +61,15 @@ def importable(folder: pathlib.Path) -> Iterator[None]:
         importlib.invalidate_caches()
 
 
-def compare(patches: Iterable[Patch], package: str, folder: pathlib.Path) -> list[Drift]:
-    """What is not as it was in the package that lies in a folder; empty if all is known."""
+def compare(patches: Iterable[Patch], package: str, folder: pathlib.Path, release: str) -> list[Drift]:
+    """What is not as it was in the package that lies in a folder; empty if all is known.
+
+    ``release`` is for a package whose source does not say its own version.
+    """
     drifts = []
     with importable(folder):
         found = installed.find_all([package])[package]
+        found = dataclasses.replace(found, version=found.version or release)
         for patch in patches:
             if patch.package == package:
                 variants = versions.variants_for(patch, found.version)
@@ -95,7 +98,7 @@ def _drift(patch: Patch, target: str, package: installed.Package) -> Drift | Non
 
 def _has_vanished(package: str, target: str, version: str) -> bool:
     """Whether the newest release that was looked at and is not newer than this one has the target."""
-    older = [name for name in known.looked_at(package) if Version(name) <= Version(version)]
+    older = [name for name in known.looked_at(package) if not known.is_newer(name, version)]
     return bool(older) and bool(known.in_release(package, target, older[-1]))
 
 
@@ -139,7 +142,7 @@ def main() -> int:
                     print("%s: not compared: %s" % (distribution, error))
                     failed = failed or not arguments.tolerate
                     continue
-                drifts = compare(catalogue.load(), package, pathlib.Path(temporary))
+                drifts = compare(catalogue.load(), package, pathlib.Path(temporary), release)
                 failed = report("%s %s" % (distribution, release), drifts) or failed
     return int(failed)
 
