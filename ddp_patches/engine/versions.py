@@ -78,7 +78,8 @@ def verdict(
         return COMPATIBLE, "this is not the code that %s was published with; the signature fits" % shown
     prints = {source.fingerprint} if source is not None else _prints(patch, variant, known.release(version))
     for release in reversed(tested):
-        if prints and prints <= _prints(patch, variant, release):
+        # Where another variant serves that release, it is that one which they ran.
+        if prints and within(release, variant.versions) and prints <= _prints(patch, variant, release):
             reason = "not run by our tests on %s; its code is that of %s, on which they ran it"
             return SAME, reason % (shown, release)
     return COMPATIBLE, "not run by our tests on %s; the signature fits%s" % (
