@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Iterable, Mapping, Optional
 
 from ddp_patches.engine import catalogue, definitions, fingerprint, versions
+from ddp_patches.engine.patch import Patch
 from ddp_patches.inspection import installed
 
 # By import name: (distribution, the releases that are looked at). The Python files of mmcv-full are those of
@@ -29,19 +30,27 @@ def targets(package: str) -> list[str]:
     """All targets in a package, as the patches write them (``module|older.module:attribute``)."""
     found = {
         str(variant.target)
-        for patch in catalogue.load()
+        for patch in _patches(package)
         for variant in patch.variants
         # A checkout's own module name (utils.torch_utils) is in no distribution.
-        if patch.package == package and variant.target.modules[0].partition(".")[0] == package
+        if variant.target.modules[0].partition(".")[0] == package
     }
     return sorted(found)
 
 
 def tested(package: str) -> set[str]:
     """The releases of a package on which our tests ran a patch."""
-    return {
-        r for patch in catalogue.load() if patch.package == package for r in versions.tested_releases(patch)
-    }
+    return {release for patch in _patches(package) for release in versions.tested_releases(patch)}
+
+
+def _patches(package: str) -> list[Patch]:
+    """Our patches of a package, without a rehearsal's stand-ins and what tests have declared."""
+    home = "ddp_patches.patches."
+    return [
+        patch
+        for patch in catalogue.load()
+        if patch.package == package and all(v.build.__module__.startswith(home) for v in patch.variants)
+    ]
 
 
 def file_names(package: str) -> list[str]:
