@@ -213,3 +213,10 @@ def demo(session: nox.Session) -> None:
     # After Ctrl-C it has to end two ranks and their launcher, and to remove its folder.
     command = ["python", "tests/demo/run_demo.py", *session.posargs]
     session.run(*command, interrupt_timeout=15, terminate_timeout=15)
+
+
+@nox.session
+def drift(session: nox.Session) -> None:
+    """Compare the newest release of every framework with what the patches need; `-- PACKAGE` for one."""
+    session.install(".", "pip")
+    session.run("python", "-m", "fingerprints.drift", *session.posargs, env={"PYTHONPATH": "tests"})

@@ -197,6 +197,7 @@ def _own_rows() -> Tuple[List[PatchRow], List[Dict[str, str]]]:
     """This process's ledger; where the engine is not on, every patch with the reason why it is not."""
     control = sys.modules.get("ddp_patches.engine.control")
     if control is not None and control.is_enabled():
+        control.look_at_sources()
         control.look_for_losses()
         rows = [PatchRow.of(row.as_dict()) for row in ledger.rows()]
         by_id = {patch.id: patch for patch in catalogue.load()}
@@ -218,14 +219,19 @@ def _own_rows() -> Tuple[List[PatchRow], List[Dict[str, str]]]:
 
 
 def _say_what_is_awaited(row: PatchRow, patch: Patch) -> None:
-    """Beside an imported package only the target's module is missing, or this release does not mean it."""
+    """Beside an imported package only the target's module is missing, or this release does not have it."""
+    from .inspection import source
+
     version = versions.imported_version(row.package)
     if version is None:
         return
     row.version = version
     if any(str(variant.target) == row.target for variant in versions.variants_for(patch, version)):
         modules = row.target.partition(":")[0].split("|")
+        absences = [source.why_absent(module) for module in modules]
         row.reason = "%s is not imported yet" % " or ".join(modules)
+        if all(absences):  # still waiting all the same: somebody may yet make such a module
+            row.verdict, row.reason = versions.ABSENT, "; ".join(dict.fromkeys(absences))
     else:
         row.state, row.verdict = ledger.SKIPPED, versions.ABSENT
         row.reason = "%s%s %s" % (_NO_VARIANT, row.package, version)

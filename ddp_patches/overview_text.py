@@ -16,7 +16,7 @@ from .tables import heading, one_line, paragraph, table
 if TYPE_CHECKING:
     from .overview import Status
 
-_GOOD = (versions.TESTED, versions.COMPATIBLE)
+_GOOD = (versions.TESTED, versions.SAME, versions.COMPATIBLE)
 _STATES = (ledger.APPLIED, ledger.WAITING, ledger.SKIPPED, ledger.FAILED)
 _MOST_RANKS = 16  # rows of the table of ranks; those without a fault are left out first
 
@@ -144,6 +144,8 @@ def patches(rows: Sequence[PatchRow], forecast: bool, colours: bool = False) -> 
     for reason in dict.fromkeys(row.reason for row in later):
         ids = dict.fromkeys(row.id for row in later if row.reason == reason)
         parts.append(paragraph("%s: %s" % (reason, ", ".join(ids))))
+    if any(row.verdict == versions.SAME for row in shown):
+        parts.append(paragraph("same: our tests ran this very code in another release"))
     if any(row.verdict == versions.COMPATIBLE for row in shown):
         parts.append(paragraph("compatible: our tests did not run this version, but the signature fits"))
     return "\n".join(parts)

@@ -14,6 +14,7 @@ _COLOURS = {"green": "32", "red": "31", "yellow": "33", "bold": "1"}
 _BY_WORD = {
     "applied": "green",
     "tested": "green",
+    "same": "green",
     "armed": "green",
     "failed": "red",
     "not armed": "red",

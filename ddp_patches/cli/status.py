@@ -24,8 +24,9 @@ examples:
   ddp-patches status --runs             which jobs there are
 
 states:    would apply, applied, waiting (not imported yet), skipped, failed
-verdicts:  tested (our tests ran this version), compatible (the signature fits), changed (it does not,
-           so upstream's code stays), absent, fixed upstream
+verdicts:  tested (our tests ran this version), same (they ran this very code in another version),
+           compatible (the signature fits), changed (it does not, so upstream's code stays), absent,
+           fixed upstream
 
 Nothing is imported to find this out. Inside a process: print(ddp_patches.status())
 """

@@ -7,8 +7,8 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from .. import _finder, console, settings
-from . import apply, catalogue, hooks, ledger, versions
-from .patch import Patch
+from . import apply, catalogue, fingerprint, hooks, ledger, versions
+from .patch import Patch, Variant
 
 _enabled_with: Optional[settings.Settings] = None  # None: off
 _in_place: Dict[Tuple[str, str], apply.Replacement] = {}  # (patch id, target), in the order of applying
@@ -67,6 +67,36 @@ def all_replacements() -> Dict[str, List[apply.Replacement]]:
     """What is in place, by patch id."""
     with ledger.lock:
         return {patch_id: replacements(patch_id) for patch_id, _ in _in_place}
+
+
+def look_at_sources() -> None:
+    """Let the verdicts take the targets' source files into account, before they are shown to anybody.
+
+    Takes up to some tenths of a second: see :mod:`ddp_patches.engine.versions`.
+    """
+    for patch in catalogue.load():
+        version = versions.imported_version(patch.package)
+        for variant in versions.variants_for(patch, version):
+            row = ledger.row(patch.id, str(variant.target))
+            if row is not None and row.verdict in versions.FROM_THE_TARGET:
+                _judge_again(patch, variant, version, row)
+
+
+def _judge_again(patch: Patch, variant: Variant, version: Optional[str], row: ledger.Row) -> None:
+    target = str(variant.target)
+    module_name, _, attribute = row.target.partition(":")
+    module = sys.modules.get(module_name)
+    source = fingerprint.of_file(getattr(module, "__file__", None), attribute)
+    if module is None or source is None:
+        return
+    with ledger.lock:
+        replacement = _in_place.get((patch.id, target))
+    try:
+        original = replacement.original if replacement is not None else apply.find(module, attribute)[2]
+    except apply.Absent:
+        return
+    verdict, reason = versions.verdict(patch, variant, version, original, source)
+    ledger.correct(patch.id, target, row, verdict=verdict, reason=reason)
 
 
 def look_for_losses() -> None:

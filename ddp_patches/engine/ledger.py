@@ -73,6 +73,20 @@ def record(patch_id: str, target: str, **changes: Any) -> None:
         _revision += 1
 
 
+def row(patch_id: str, target: str) -> Optional[Row]:
+    """A copy of the row for the patch at the target as it was declared, or None."""
+    with lock:
+        found = _rows.get((patch_id, target))
+        return dataclasses.replace(found) if found is not None else None
+
+
+def correct(patch_id: str, target: str, seen: Row, **changes: Any) -> None:
+    """Change a row, unless somebody else has since it was ``seen``, or a call has failed."""
+    with lock:
+        if not seen.call_failures and row(patch_id, target) == seen:
+            record(patch_id, target, **changes)
+
+
 def rows() -> List[Row]:
     """Copies of all rows, in the order of the catalogue."""
     with lock:

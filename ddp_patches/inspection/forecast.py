@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
-from ..engine import catalogue, ledger, versions
+from ..engine import catalogue, fingerprint, ledger, versions
 from ..engine.apply import Absent
 from ..engine.patch import Patch, Variant
 from ..settings import SWITCH, Settings, is_off
@@ -73,6 +73,7 @@ def _judged(patch: Patch, variant: Variant, version: Optional[str], stand_in: St
             continue
         except source.Untold as error:
             return {"verdict": "", "reason": "not known before it is imported: %s" % error, "target": target}
-        verdict, reason = versions.verdict(patch, variant, version, original)
+        found = fingerprint.of_file(source.file_of(module), variant.target.attribute)
+        verdict, reason = versions.verdict(patch, variant, version, original, found)
         return {"verdict": verdict, "reason": reason, "target": target}
     return {"verdict": versions.ABSENT, "reason": "; ".join(dict.fromkeys(absences))}

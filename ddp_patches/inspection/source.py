@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import ast
 import functools
-import inspect
 import os
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Tuple
 
 from ..engine.apply import Absent
+from ..engine.definitions import (
+    Function,
+    FunctionNode,
+    Unreadable,
+    decorator_name,
+    is_overload,
+    parse,
+    signature,
+    statements,
+)
 from . import installed
-
-_FunctionNode = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
 # Re-exports of re-exports end somewhere; a circle of them does not.
 _MAX_IMPORTS_FOLLOWED = 8
@@ -79,6 +85,25 @@ def module_file(module: str) -> Tuple[str, bool]:
     raise Untold("%s has no source file" % module)
 
 
+def file_of(module: str) -> str:
+    """The source file of a module, or an empty string; see :func:`module_file`."""
+    try:
+        return module_file(module)[0]
+    except (Absent, Untold):
+        return ""
+
+
+def why_absent(module: str) -> str:
+    """Why there is no such module; an empty string where there is one, or where that cannot be told."""
+    try:
+        module_file(module)
+    except Absent as error:
+        return str(error)
+    except Untold:
+        pass
+    return ""
+
+
 def _step(folders: List[str], part: str, module: str) -> Tuple[str, List[str]]:
     """From a package's folders to the file and the folders of its submodule ``part``."""
     for folder in folders:
@@ -105,8 +130,8 @@ def _namespace(module: str) -> _Namespace:
 def _parsed(path: str, package: str) -> _Namespace:
     try:
         with open(path, "rb") as file:
-            tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError) as error:
+            tree = parse(file.read())
+    except (OSError, Unreadable) as error:
         raise Untold("%s cannot be read: %s" % (path, error)) from error
     return _read(tree.body, package)
 
@@ -138,13 +163,12 @@ def _in_module(module: str, name: str, followed: int) -> Tuple[Any, str]:
 def _read(body: Iterable[ast.stmt], package: str) -> _Namespace:
     """The names bound by statements; of several definitions the last counts, as it does at run time.
 
-    Of alternatives the one counts that a normal run takes: the body of ``try`` before its handlers, of
-    ``if`` before ``else``. ``package`` is what relative imports start from.
+    ``package`` is what relative imports start from.
     """
     namespace = _Namespace()
-    for node in _flatten(body):
-        if isinstance(node, _FunctionNode):
-            if not any(_decorator_name(d) == "overload" for d in node.decorator_list):
+    for node in statements(body):
+        if isinstance(node, FunctionNode):
+            if not is_overload(node):
                 namespace.names[node.name] = node
         elif isinstance(node, ast.ClassDef):
             namespace.names[node.name] = node
@@ -163,22 +187,6 @@ def _read(body: Iterable[ast.stmt], package: str) -> _Namespace:
     return namespace
 
 
-def _flatten(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
-    for node in body:
-        if isinstance(node, ast.If):
-            yield from _flatten(node.orelse)
-            if getattr(node.test, "id", getattr(node.test, "attr", "")) != "TYPE_CHECKING":
-                yield from _flatten(node.body)
-        elif isinstance(node, ast.Try):
-            for handler in node.handlers:
-                yield from _flatten(handler.body)
-            yield from _flatten([*node.body, *node.orelse, *node.finalbody])
-        elif isinstance(node, (ast.With, ast.For, ast.While)):
-            yield from _flatten(node.body)
-        else:
-            yield node
-
-
 def _absolute(node: ast.ImportFrom, package: str) -> str:
     if not node.level:
         return node.module or ""
@@ -190,11 +198,11 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
 def _build(binding: Any, target: str) -> Any:
     if isinstance(binding, ast.ClassDef):
         return type(binding.name, (), {})
-    if not isinstance(binding, _FunctionNode):
+    if not isinstance(binding, FunctionNode):
         raise Untold("%s is the result of an expression" % target)
     function = _function(binding)
     for decorator in reversed(binding.decorator_list):
-        name = _decorator_name(decorator)
+        name = decorator_name(decorator)
         if name in ("staticmethod", "classmethod", "property"):
             function = {"staticmethod": staticmethod, "classmethod": classmethod, "property": property}[name](
                 function
@@ -207,7 +215,7 @@ def _build(binding: Any, target: str) -> Any:
     return function
 
 
-def _function(node: _Function) -> Any:
+def _function(node: Function) -> Any:
     async def coroutine() -> None:
         pass
 
@@ -221,46 +229,7 @@ def _plain() -> Any:
     return plain
 
 
-def _with_signature(function: Any, node: _Function) -> Any:
+def _with_signature(function: Any, node: Function) -> Any:
     function.__name__ = node.name
     function.__signature__ = signature(node.args)
     return function
-
-
-class _Default:
-    """A default value that is shown and never evaluated."""
-
-    def __init__(self, node: ast.expr) -> None:
-        self._text = repr(node.value) if isinstance(node, ast.Constant) else "..."
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-def signature(arguments: ast.arguments) -> inspect.Signature:
-    """The signature that a function with these arguments has, without annotations."""
-    Parameter = inspect.Parameter
-    positional: List[Tuple[ast.arg, Any]] = [(a, Parameter.POSITIONAL_ONLY) for a in arguments.posonlyargs]
-    positional += [(a, Parameter.POSITIONAL_OR_KEYWORD) for a in arguments.args]
-    defaults: List[Optional[ast.expr]] = [None] * (len(positional) - len(arguments.defaults))
-    defaults += arguments.defaults
-    parameters = [_parameter(a, kind, default) for (a, kind), default in zip(positional, defaults)]
-    if arguments.vararg:
-        parameters.append(_parameter(arguments.vararg, Parameter.VAR_POSITIONAL, None))
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):
-        parameters.append(_parameter(argument, Parameter.KEYWORD_ONLY, default))
-    if arguments.kwarg:
-        parameters.append(_parameter(arguments.kwarg, Parameter.VAR_KEYWORD, None))
-    return inspect.Signature(parameters)
-
-
-def _parameter(argument: ast.arg, kind: Any, default: Optional[ast.expr]) -> inspect.Parameter:
-    shown = inspect.Parameter.empty if default is None else _Default(default)
-    return inspect.Parameter(argument.arg, kind, default=shown)
-
-
-def _decorator_name(node: ast.expr) -> str:
-    """``cache`` of ``@cache``, ``@functools.cache`` and ``@functools.cache()``."""
-    if isinstance(node, ast.Call):
-        node = node.func
-    return getattr(node, "id", getattr(node, "attr", ""))

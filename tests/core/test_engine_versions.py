@@ -8,8 +8,10 @@ import types
 
 import pytest
 
-from ddp_patches.engine import versions
+from ddp_patches.engine import known, versions
+from ddp_patches.engine.fingerprint import Definition
 from ddp_patches.engine.patch import Patch, Target, Variant
+from fingerprints import packing
 
 ODD_VERSIONS = [
     "8.5.0.dev1",
@@ -70,10 +72,10 @@ def work(amount, unit="h"):
     """Upstream's."""
 
 
-def judged(original=work, parameters=("amount",), version="1.2.0", tested=(), fixed_in=""):
+def judged(original=work, parameters=("amount",), version="1.2.0", tested=(), fixed_in="", source=None):
     patch = Patch("framework.work", "framework", "", "", "", "", "", tested, fixed_in)
     variant = Variant(Target.parse("framework:work"), "", parameters, lambda original: original)
-    return versions.verdict(patch, variant, version, original)
+    return versions.verdict(patch, variant, version, original, source)
 
 
 @pytest.mark.parametrize("version", ODD_VERSIONS)
@@ -95,6 +97,82 @@ def test_fixed_upstream():
     verdict, reason = judged(version="1.3.0+cu118", fixed_in=">=1.3")
     assert (verdict, reason) == (versions.FIXED, "upstream 1.3.0+cu118 no longer needs it (>=1.3)")
     assert judged(version="1.2.0", fixed_in=">=1.3")[0] == versions.COMPATIBLE
+
+
+FIRST = Definition("first", "(amount, unit='h')", ("a", "b"))
+SECOND = Definition("second", "(amount, unit='h')", tuple("abcdefghij"))
+THIRD = Definition("third", "(amount, unit=None)", ("a", "c"))
+
+
+@pytest.fixture
+def releases(monkeypatch):
+    """1.1.0 and 1.2.0 are known to have the same code, 1.3.0 other code, and 1.4.0 no such target."""
+    found = [("1.1.0", FIRST), ("1.2.0", FIRST), ("1.3.0", SECOND), ("1.4.0", None)]
+    part = packing.packed([(version, {"framework:work": definition}) for version, definition in found])
+    monkeypatch.setattr(known, "read", lambda: {"framework": part})
+    known.of_target.cache_clear()
+    yield
+    known.of_target.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "version, source, verdict",
+    [
+        # When a patch is applied no source is read: the release decides.
+        ("1.1.0", None, "tested"),
+        ("1.2.0", None, "same"),
+        ("1.2.0+cu118", None, "same"),
+        ("1.3.0", None, "compatible"),
+        ("1.5.0.dev1", None, "compatible"),
+        (None, None, "compatible"),
+        # Where it was read it decides, whatever the version says.
+        ("1.1.0", FIRST, "tested"),
+        ("1.1.0", THIRD, "compatible"),
+        ("1.2.0", FIRST, "same"),
+        ("1.2.0", SECOND, "compatible"),
+        ("1.5.0.dev1", FIRST, "same"),
+        ("our-fork", FIRST, "same"),
+        (None, FIRST, "same"),
+        (None, SECOND, "compatible"),
+    ],
+)
+def test_code_that_our_tests_ran_is_the_same_in_another_release(releases, version, source, verdict):
+    assert judged(version=version, tested=("1.1.0",), source=source)[0] == verdict
+
+
+def test_the_same_code_under_another_variant_was_not_run(releases):
+    patch = Patch("framework.work", "framework", "", "", "", "", "", ("1.1.0",))
+    found = [
+        versions.verdict(
+            patch, Variant(Target.parse("framework:work"), ours, ("amount",), work), "1.2.0", work
+        )
+        for ours in ("", ">=1.1", ">=1.2")
+    ]
+    assert [verdict for verdict, _ in found] == ["same", "same", "compatible"]
+
+
+def test_without_a_tested_release_nothing_is_the_same(releases):
+    assert judged(version="1.2.0", source=FIRST)[0] == "compatible"
+
+
+@pytest.mark.parametrize(
+    "version, source, difference",
+    [
+        ("1.2.1", THIRD, "; since 1.2.0: was (amount, unit='h'), calls c, no longer calls b"),
+        ("1.2.1", SECOND, "; since 1.2.0: calls c d e f g h and 2 more"),
+        ("9.0", THIRD, "; since 1.3.0: was (amount, unit='h'), no longer calls b d e f g h and 2 more"),
+        ("0.1", THIRD, "; since 1.1.0: was (amount, unit='h'), calls c, no longer calls b"),
+        ("1.2.1", FIRST, ""),
+        ("1.2.1", None, ""),
+    ],
+)
+def test_other_code_is_compared_with_the_nearest_release(releases, version, source, difference):
+    verdict, reason = judged(version=version, source=source)
+    assert verdict == "compatible"
+    assert reason == "not run by our tests on framework %s; the signature fits%s" % (version, difference)
+    verdict, reason = judged(more, version=version, source=source)
+    assert verdict == "changed"
+    assert reason == "its signature (amount, unit, *, urgent) requires unit, urgent" + difference
 
 
 def renamed(quantity, unit="h"): ...

@@ -100,7 +100,9 @@ def test_a_target_whose_module_was_not_imported_names_the_module(made):
     program = """
         import ddp_patches, framework_patches
         late = ddp_patches.patch("framework.late", package="framework", summary="")
-        for target, versions in (("framework.later|framework.latest:f", ">=1"), ("framework.later:g", "<1")):
+        targets = [("framework.user|framework.latest:f", ">=1"), ("framework.user:g", "<1")]
+        targets += [("framework.gone:h", "")]
+        for target, versions in targets:
             late.replaces(target, versions=versions)(lambda original: original)
         ddp_patches.enable()
         import torch, framework
@@ -109,8 +111,9 @@ def test_a_target_whose_module_was_not_imported_names_the_module(made):
                 print(row.state, row.verdict or "-", row.reason)
     """
     assert made_up.lines(made, program) == [
-        "waiting - framework.later or framework.latest is not imported yet",
+        "waiting - framework.user or framework.latest is not imported yet",
         "skipped absent there is no variant for framework 1.2.0",
+        "waiting absent there is no module framework.gone",
     ]
 
 

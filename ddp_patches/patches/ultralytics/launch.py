@@ -102,7 +102,7 @@ def _say_obstacles(original: Callable[..., Any]) -> None:
 
 
 def _uses_cloudpickle(original: Callable[..., Any]) -> bool:
-    """Whether upstream's file for the workers is made with cloudpickle (from about 8.4.140 on)."""
+    """Whether upstream's file for the workers is made with cloudpickle (from 8.4.140 on)."""
     makes_file = original.__globals__.get("generate_ddp_file")
     return "cloudpickle" in getattr(getattr(makes_file, "__code__", None), "co_names", ())
 

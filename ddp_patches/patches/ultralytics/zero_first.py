@@ -38,5 +38,5 @@ PATCH = patch(
     parameters=("local_rank",),
 )
 def torch_distributed_zero_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument is the global rank in releases up to about 8.2.70, the local rank in later ones."""
+    """The argument is the global rank in releases up to 8.2.70, the local rank in later ones."""
     return _zero_first.replacement_of(ID, original)

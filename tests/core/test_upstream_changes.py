@@ -1,0 +1,175 @@
+"""Whatever upstream does to a target in a release nobody has run: a right verdict, and upstream's code stays.
+
+Guards promises 1 and 3 and issue 6: the same verdict and reason before the import, from the files alone, and
+after it; nothing of ours in the place of what does not fit.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from ddp_patches.engine import fingerprint
+from fingerprints import packing
+from support import made_up
+
+TARGETS = ("framework.work|framework.older_work:work", "framework.work:Worker.work")
+UPSTREAM = textwrap.dedent(made_up.PACKAGES["framework/work.py"])
+HEAD, _, REST = UPSTREAM.partition("def work(amount):")
+KEPT = "def work(amount):" + REST
+
+PROGRAM = """
+    import importlib, json, os, sys
+    from ddp_patches.engine import known
+    known.PATH = os.environ["KNOWN"]
+    import framework_patches
+    from ddp_patches import overview
+    before = [row for row in overview.before_a_run(os.environ).patches if row.package == "framework"]
+    assert "framework" not in sys.modules and "torch" not in sys.modules
+
+    import ddp_patches
+    ddp_patches.enable(propagate=False)
+    import torch, framework
+    for name in ("work", "older_work"):
+        try:
+            importlib.import_module("framework." + name)
+        except ImportError:
+            pass
+    after = [row for row in ddp_patches.status().patches if row.package == "framework"]
+    module = sys.modules.get("framework.work")
+    names = vars(module) if module else {}
+    ours = sorted(name for name, value in names.items() if hasattr(value, "__ddp_patches__"))
+    ddp_patches.disable()
+    found = [[[row.state, row.verdict, row.reason] for row in rows] for rows in (before, after)]
+    print(json.dumps([*found, ours]))
+"""
+
+
+def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0")):
+    """What is said of the function `work` before and after the import, and what of ours is in the module.
+
+    None for `work`: its module has another name. The releases `looked_at` have the framework as made up.
+    """
+    release = {target: fingerprint.of_source(UPSTREAM, target.partition(":")[2]) for target in TARGETS}
+    content = {"framework": packing.packed([(version, release) for version in looked_at])}
+    (folder / "known.json").write_text(packing.as_text(content))
+    patches = made_up.PACKAGES["framework_patches.py"].replace("summary=", "tested=%r, summary=" % (tested,))
+    made_up.write(folder, framework____init__="__version__ = %r\n" % version)
+    made_up.write_files(folder, {"framework_patches.py": patches, "framework/work.py": work or UPSTREAM})
+    if work is None:
+        (folder / "framework" / "work.py").rename(folder / "framework" / "work_of_tomorrow.py")
+    printed = made_up.lines(folder, PROGRAM, KNOWN=str(folder / "known.json"))
+    before, after, ours = json.loads(printed[-1])
+    return before[0], after[0], ours
+
+
+NOT_RUN, SINCE = "not run by our tests on framework 1.3.0; the signature fits", "; since 1.2.0: "
+
+CHANGES = {
+    "deleted": (HEAD + "class" + REST.partition("class")[2], "absent", "framework.work has no work"),
+    "renamed": (
+        UPSTREAM.replace("def work(amount)", "def labour(amount)"),
+        "absent",
+        "framework.work has no work",
+    ),
+    "a required parameter": (
+        UPSTREAM.replace("def work(amount)", "def work(amount, unit)"),
+        "changed",
+        "its signature (amount, unit) requires unit" + SINCE + "was (amount)",
+    ),
+    "a parameter renamed": (
+        UPSTREAM.replace("def work(amount)", "def work(quantity)"),
+        "changed",
+        "its signature (quantity) has no amount" + SINCE + "was (amount)",
+    ),
+    "a class": (
+        HEAD + "class work:\n    def __init__(self, amount): ...\n",
+        "changed",
+        "it is no function but a class" + SINCE + "was (amount)",
+    ),
+    "a coroutine": (
+        HEAD + "async def work(amount):\n    return len(str(amount))\n",
+        "changed",
+        "it is a coroutine by now" + SINCE + "calls len str",
+    ),
+    "a decorated object": (
+        "import functools\n" + HEAD + "@functools.lru_cache(maxsize=None)\n" + KEPT,
+        "changed",
+        "it is no plain function but of type _lru_cache_wrapper" + SINCE + "calls functools.lru_cache",
+    ),
+    "a module of another name": (
+        None,
+        "absent",
+        "there is no module framework.work; there is no module framework.older_work",
+    ),
+    "only another body": (
+        UPSTREAM.replace('return "upstream did %s" % amount', "return print(amount) or open(amount)"),
+        "compatible",
+        NOT_RUN + SINCE + "calls open print",
+    ),
+    "an optional parameter": (
+        UPSTREAM.replace("def work(amount)", "def work(amount, unit=None)"),
+        "compatible",
+        NOT_RUN + SINCE + "was (amount)",
+    ),
+    "other words": (
+        UPSTREAM.replace('upstream did', 'upstream has done'),
+        "compatible",
+        NOT_RUN + SINCE + "other statements, the same calls",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_target_gets_its_verdict_before_and_after_the_import(tmp_path, change):
+    work, verdict, reason = CHANGES[change]
+    before, after, ours = verdicts(tmp_path, work)
+    assert after[1:] == [verdict, reason]
+    assert before[1] == verdict
+    # Before the import all homes of the target have been looked for.
+    assert before[2].partition("; there is no")[0] == reason.partition("; there is no")[0]
+    fits = verdict == "compatible"
+    assert before[0] == ("waiting" if fits else "skipped")
+    # A module that nobody has imported is awaited all the same.
+    assert after[0] == ("applied" if fits else "waiting" if work is None else "skipped")
+    assert ours == (["work"] if fits else [])
+
+
+ODD_VERSIONS = ["1.3.0", "1.3.0.dev1", "2.15.0a0+git3f2a1c", "1.2.0-our-fork", "0.0.1", "main", ""]
+
+
+@pytest.mark.parametrize("version", ODD_VERSIONS)
+def test_unchanged_code_is_the_same_in_every_version(tmp_path, version):
+    """A release newer than all known ones, a development build, a fork, a checkout: the code counts."""
+    before, after, ours = verdicts(tmp_path, UPSTREAM, version, tested=("1.2.0",))
+    shown = version or "of unknown version"
+    reason = "not run by our tests on framework %s; its code is that of 1.2.0, on which they ran it" % shown
+    assert before == ["waiting", "same", reason]
+    assert after == ["applied", "same", reason]
+    assert ours == ["work"]
+
+
+@pytest.mark.parametrize("version", ODD_VERSIONS)
+def test_changed_code_is_compatible_in_every_version(tmp_path, version):
+    work = UPSTREAM.replace("upstream did", "upstream has done")
+    before, after, _ = verdicts(tmp_path, work, version, tested=("1.2.0",))
+    assert (before[1], after[1]) == ("compatible", "compatible")
+    assert before[2] == after[2]
+
+
+def test_an_edited_file_is_not_called_tested(tmp_path):
+    """People cure hangs by editing site-packages; what our tests ran is the release as it was published."""
+    work = UPSTREAM.replace("upstream did", "upstream has done")
+    before, after, ours = verdicts(tmp_path, work, "1.2.0", tested=("1.2.0",))
+    reason = "this is not the code that framework 1.2.0 was published with; the signature fits"
+    assert before == ["waiting", "compatible", reason]
+    assert after == ["applied", "compatible", reason]
+    assert ours == ["work"]
+
+
+def test_the_release_as_it_was_published_is_tested(tmp_path):
+    before, after, _ = verdicts(tmp_path, UPSTREAM, "1.2.0", tested=("1.2.0",))
+    assert before == ["waiting", "tested", "run by our tests on framework 1.2.0"]
+    assert after == ["applied", "tested", "run by our tests on framework 1.2.0"]
