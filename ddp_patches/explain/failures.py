@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import List, Optional, Sequence, Set, Tuple
 
 from . import causes, collectives
@@ -51,7 +52,11 @@ def exceptions(collector: Collector, waited: Set[int],
 
 
 def first_of(exceptions: Sequence[Event], collector: Collector) -> Event:
-    """The first in time: by place in the file, or by the launcher's table where there are several files."""
+    """The first in time: as our own lines say, by place in the file, or by the launcher's table."""
+    told = told_first(collector)
+    for event in exceptions:
+        if told is not None and event.rank in told.ranks:
+            return event
     if len({event.source for event in exceptions}) > 1:
         roots = {event.rank for event in collector.of("exit") if event.facts.get("root")}
         locals_ = {event.local_rank for event in collector.of("exit") if event.facts.get("root")}
@@ -59,6 +64,22 @@ def first_of(exceptions: Sequence[Event], collector: Collector) -> Event:
             if event.rank in roots or (event.rank is None and event.local_rank in locals_ - {None}):
                 return event
     return exceptions[0]
+
+
+def told_first(collector: Collector) -> Optional[Finding]:
+    """The rank that failed first, as ddp_patches has said on the ranks that failed after it."""
+    for event in collector.of("ours"):
+        found = _TOLD.search(event.facts.get("said", ""))
+        if found is not None:
+            finding = Finding("exception", found.group(1), [int(found.group(2))], evidence=[event])
+            finding.certain.append("The other ranks heard of it from that rank itself.")
+            return finding.explain("exception")
+    return None
+
+
+_TOLD = re.compile(
+    r"(Rank (\d{1,6}) \(.{1,200}?\) failed first, at .{1,1500}?)\.(?: What (?:follows|other) |$)"
+)
 
 
 def of_exception(first: Event, exceptions: Sequence[Event], collector: Collector,

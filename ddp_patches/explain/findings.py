@@ -50,10 +50,13 @@ def conclude(collector: Collector) -> Report:
     if strong:
         first = failures.first_of(strong, collector)
         found.append(failures.of_exception(first, strong, collector, verdict))
+    told = failures.told_first(collector)
+    if told is not None and not strong:
+        found.append(told)
     found += [_death_finding(death, collector, verdict) for death in dead]
     found += _stopped(collector, bool(found or verdict or stalls))
     if stalls:
-        found.insert(0 if not strong and not dead else len(found), _stall_finding(stalls))
+        found.insert(0 if not strong and not dead and told is None else len(found), _stall_finding(stalls))
     if verdict is not None and not strong and not dead:
         found.insert(1 if stalls else 0, _of_verdict(verdict, collector, world))
     if not found and weak:

@@ -249,3 +249,20 @@ def test_every_cause_names_patches_and_settings_that_exist():
         for entry in cause.help:
             known = {causes.PATCH: ids, causes.SETTING: fields}.get(entry.what)
             assert known is None or entry.name in known, "%s names %s" % (kind, entry.name)
+
+
+def test_a_rank_that_was_told_to_have_failed_first(tmp_path):
+    """Its own log may be on another node; each of the others has our line before its own error."""
+    ours = (
+        "ddp_patches 2026-11-30 20:56:30 [rank 0, n, pid 1] Rank 2 (n2, pid 7) failed first, at 20:56:29: "
+        "ValueError: no label, at me/data.py:12 in load. What other ranks report is a consequence of that.\n"
+    )
+    lost = (
+        "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [1.2.3.4]:1\n"
+    )
+    report = of_text(tmp_path, ours + lost)
+    first = report.findings[0]
+    assert first.sentence == (
+        "Rank 2 (n2, pid 7) failed first, at 20:56:29: ValueError: no label, at me/data.py:12 in load"
+    )
+    assert (first.kind, first.ranks) == ("exception", [2])
