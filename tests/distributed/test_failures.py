@@ -16,6 +16,7 @@ FIRST = "failed first, at "
 ERROR = "ValueError: no label for image 17"
 
 PROGRAM = """
+    import ddp_patches.auto
     import sys, threading, time
     import rank_program as job
 
@@ -90,7 +91,7 @@ def test_the_first_error_comes_before_the_consequences(jobs):
     """Also where rank 0, which hosts the store, is the one that fails."""
     for culprit in (0, 1):
         name = "culprit%d" % culprit
-        job = jobs.start(name, PROGRAM, 3, arguments=[culprit, "ends"], each={})
+        job = jobs.start(name, PROGRAM, 3, arguments=[culprit, "ends"])
         job.wait(check=False)
         for rank in range(3):
             text = job.results[rank].stderr
