@@ -70,7 +70,7 @@ def rows():
 """
 
 TORCHS = {"barrier", "init_process_group", "new_group", "destroy"}
-ULTRALYTICS = "ultralytics"
+ULTRALYTICS = "ultralytics/" + NEWEST_ULTRALYTICS
 # What is imported of each stack, the names in its holder that are patched, and the patches of other releases.
 STACKS = {
     ULTRALYTICS: (
@@ -178,6 +178,7 @@ def test_orders_of_import_enable_disable_enable_for_every_patch(run, stack, orde
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.release(name=ULTRALYTICS)
 def test_every_replaced_callable_survives_pickling(run, method):
     """By reference: a child uses its own, which is ours where the child is armed and upstream's elsewhere."""
     program = """
@@ -229,6 +230,7 @@ def test_every_replaced_callable_survives_pickling(run, method):
     assert answer["off"] == [None] * len(answer["here"])
 
 
+@pytest.mark.release(name=ULTRALYTICS)
 def test_a_compiled_function_may_call_a_replaced_one(run):
     """Without a break of the graph: torch.compile sees a plain function."""
     program = """
@@ -260,6 +262,7 @@ def test_a_compiled_function_may_call_a_replaced_one(run):
     assert run(program).answer == {"results": [6.0, 9.0, 6.0]}
 
 
+@pytest.mark.release(name=ULTRALYTICS)
 def test_holders_out_of_reach_are_found_among_all_of_torch(run):
     program = """
         import functools, json, torch.distributed as dist, ddp_patches
@@ -283,6 +286,7 @@ def test_holders_out_of_reach_are_found_among_all_of_torch(run):
     ]
 
 
+@pytest.mark.release(name=ULTRALYTICS)
 def test_the_specs_of_torch_are_its_own(run):
     """Also where somebody has asked first whether torch is installed, as most libraries do."""
     program = """

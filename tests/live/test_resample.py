@@ -439,6 +439,7 @@ print(json.dumps({"ours": ours >= 10, "upstream": upstream}))
 """
 
 
+@pytest.mark.release(name="mmdet/2.28.2")
 def test_images_of_one_aspect_ratio_that_are_all_empty(processes, tmp_path):
     """mmdet 2.x stays among the images of one aspect ratio, and never returns."""
     assert run(processes, tmp_path, "mmdet/2.28.2", ASPECTS).check().answer == {

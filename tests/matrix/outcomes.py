@@ -1,0 +1,127 @@
+"""Run a cell of the matrix, keep what came of it, and list it all at the end."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import json
+import pathlib
+import re
+import tempfile
+import xml.etree.ElementTree
+from typing import Any, Callable
+
+import nox
+
+from matrix import install, results
+from support import releases
+
+# Asks the environment what a row says of it.
+_MACHINE = """
+import importlib.metadata, json, platform
+row = {"platform": platform.system() + " " + platform.machine(), "python": platform.python_version()}
+for name in ("torch", "wrapt", "packaging"):
+    try:
+        row[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(row))
+"""
+
+# Of these a row tells the version; the others of a release's requirements are what they import.
+_FRAMEWORKS = re.compile(r"(onedl-)?(mm[a-z0-9]+|ultralytics|yolov5)(-lite|-full)?$")
+
+# Of this run, by the name of the cell; a cell that was asked for and whose session did not start has no text.
+_lines: dict[str, str] = {}
+
+
+def is_asked_for(cell: dict[str, Any], words: list[str]) -> bool:
+    """Whether a cell has one of the words in its name, or there are no words."""
+    return not words or any(word in cell["name"] for word in words)
+
+
+def plan(cells: list[dict[str, Any]], words: list[str]) -> None:
+    """Remember which cells this run of nox was asked for."""
+    for cell in cells:
+        if is_asked_for(cell, words):
+            _lines.setdefault(cell["name"], "")
+
+
+def print_at_exit() -> None:
+    """Have one line for each cell of this run printed when nox ends."""
+    atexit.register(_print)
+
+
+def _print() -> None:
+    if _lines:
+        print("\nCells:", flush=True)
+    for name, line in _lines.items():
+        print("  %-24s %s" % (name, line or "not run: its session did not start, see above"), flush=True)
+
+
+def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests: Callable[..., None]) -> str:
+    """Run one cell, unless there is a problem already; keep and return what came of it. Never raises."""
+    row: dict[str, Any] = {"cell": cell["name"], "environment": cell["environment"], "run": cell["run"]}
+    row["date"] = datetime.date.today().isoformat()
+    if not problem:
+        answer = str(session.run("python", "-c", _MACHINE, silent=True))
+        row.update(json.loads(answer.strip().splitlines()[-1]))
+        problem = _install_releases(session, cell, row)
+    if problem:
+        row.update(python=row.get("python", session.python), outcome=results.NOT_RUN, reason=problem)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder, "junit.xml")
+            arguments = [*cell["run"], *_selection(cell), "--junitxml", str(report)]
+            try:
+                run_tests(session, *arguments, TEST_LAYERS=str(install.layers(session)))
+                row["outcome"] = results.PASSED
+            except nox.command.CommandFailed as error:
+                row.update(outcome=results.FAILED, reason=str(error))
+            row.update(_counts(report))
+    if row["outcome"] == results.PASSED and not row["passed"]:
+        row.update(outcome=results.NOT_RUN, reason="every test was skipped")
+    results.keep(row)
+    _lines[cell["name"]] = _line(row)
+    return str(row["outcome"])
+
+
+def _line(row: dict[str, Any]) -> str:
+    """What became of a cell, in the words of the list at the end."""
+    counts = ["%d %s" % (row[name], name) for name in ("passed", "failed", "skipped") if row.get(name)]
+    shown = row["outcome"] + (": " + row["reason"] if "reason" in row else "")
+    return "%s (%s)" % (shown, ", ".join(counts)) if counts else shown
+
+
+def _install_releases(session: nox.Session, cell: dict[str, Any], row: dict[str, Any]) -> str:
+    """Install the folders that the cell's tests use; the problem, if there is one."""
+    name = cell.get("release")
+    if name is None:
+        return ""
+    pinned = [text.partition("==") for text in releases.RELEASES[name]["requirements"]]
+    pinned += [releases.RELEASES[name].get("unpacked", "").partition("==")]
+    row["frameworks"] = {package: version for package, _, version in pinned if _FRAMEWORKS.match(package)}
+    for needed in releases.needed(name):
+        try:
+            install.layer(session, needed)
+        except nox.command.CommandFailed as error:
+            return "%s could not be installed: %s" % (needed, error)
+    return ""
+
+
+def _selection(cell: dict[str, Any]) -> list[str]:
+    """What keeps to the tests that are about the cell's release, or about none."""
+    if "release" in cell:
+        return ["-m", "release(name=%r)" % cell["release"]]
+    return ["-m", "not release"] if cell.get("without_release") else []
+
+
+def _counts(report: pathlib.Path) -> dict[str, int]:
+    """How many tests passed, failed and were skipped, by pytest's own report."""
+    if not report.is_file():
+        return {"passed": 0, "failed": 0, "skipped": 0}
+    suite = next(iter(xml.etree.ElementTree.parse(report).getroot()))
+    total, failures, errors, skipped = (
+        int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
+    )
+    return {"passed": total - failures - errors - skipped, "failed": failures + errors, "skipped": skipped}
