@@ -1,7 +1,7 @@
 """Everything that is run on this project: `pip install nox && nox`, or `nox -s NAME`; `nox -l` lists them.
 
 `nox` alone runs the everyday subset of tests/matrix/cells.json, `nox -s matrix` all of it, and
-`nox -s matrix -- WORD` the cells with that word in their name.
+`nox -s matrix -- WORD` the cells with that word in their name. Without uv every environment is a full copy.
 
 What is installed comes from the package index as it is configured. Plain `torch` is a CUDA build of several
 gigabytes on many of them; it runs on a machine without a GPU all the same. Smaller: with uv installed, set
@@ -47,6 +47,7 @@ DEMO_WITHOUT_DEPENDENCIES = ["ultralytics==" + releases.NEWEST_ULTRALYTICS, "ult
 
 CELLS = releases.cells()
 EVERYDAY = [cell for cell in CELLS if cell.get("everyday")]
+NEWEST = releases.newest_cells()
 MINIMUMS = [cell for cell in CELLS if cell.get("minimums")]
 
 # After `--`, for sessions that run cells: a cell that cannot run here is then no failure. It is listed.
@@ -112,6 +113,13 @@ def minimums(session: nox.Session, environment: str) -> None:
 
 
 @nox.session
+@nox.parametrize("python,environment", environments(NEWEST))
+def newest(session: nox.Session, environment: str) -> None:
+    """Run the newest torch and the newest release of every framework from the index."""
+    run_cells(session, environment, NEWEST)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure what ddp_patches costs. What follows `--` goes to the benchmark."""
     session.install(".")
@@ -144,15 +152,16 @@ def run_everyday(session: nox.Session, environment: str) -> None:
     cells = [cell for cell in EVERYDAY if cell["environment"] == environment]
     cells = [cell for cell in cells if cell["python"] == session.python]
     install.environment(session, environment)
+    layers = install.layers(session)
     for cell in cells:
         if "release" in cell:
-            install.layer(session, cell["release"])
+            install.layer(session, cell["release"], layers)
     more = [argument for argument in session.posargs if argument != TOLERATE]
     paths: dict[str, None] = {}
     if not any(os.path.exists(argument.partition("::")[0]) for argument in more):
         for cell in cells:
             paths.update(dict.fromkeys(cell["run"] if cell["everyday"] is True else cell["everyday"]))
-    run_tests(session, *paths, "-m", "not matrix", *more, TEST_LAYERS=str(install.layers(session)))
+    run_tests(session, *paths, "-m", "not matrix", *more, TEST_LAYERS=str(layers))
 
 
 def run_cells(session: nox.Session, environment: str, cells: list[dict]) -> None:
@@ -161,6 +170,8 @@ def run_cells(session: nox.Session, environment: str, cells: list[dict]) -> None
     outcomes.plan(cells, words)
     here = [cell for cell in cells if (cell["python"], cell["environment"]) == (session.python, environment)]
     here = [cell for cell in here if outcomes.is_asked_for(cell, words)]
+    if not any(outcomes.is_asked_for(cell, words) for cell in cells):
+        session.error("no cell has one of these in its name: %s" % ", ".join(words))
     if not here:
         session.skip("no cell of this environment was asked for")
     problem = ""

@@ -6,7 +6,6 @@ import atexit
 import datetime
 import json
 import pathlib
-import re
 import tempfile
 import xml.etree.ElementTree
 from typing import Any, Callable
@@ -27,9 +26,6 @@ for name in ("torch", "wrapt", "packaging"):
         pass
 print(json.dumps(row))
 """
-
-# Of these a row tells the version; the others of a release's requirements are what they import.
-_FRAMEWORKS = re.compile(r"(onedl-)?(mm[a-z0-9]+|ultralytics|yolov5)(-lite|-full)?$")
 
 # Of this run, by the name of the cell; a cell that was asked for and whose session did not start has no text.
 _lines: dict[str, str] = {}
@@ -62,11 +58,12 @@ def _print() -> None:
 def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests: Callable[..., None]) -> str:
     """Run one cell, unless there is a problem already; keep and return what came of it. Never raises."""
     row: dict[str, Any] = {"cell": cell["name"], "environment": cell["environment"], "run": cell["run"]}
+    layers = install.layers(session, "-newest" if cell.get("newest") else "")
     row["date"] = datetime.date.today().isoformat()
     if not problem:
         answer = str(session.run("python", "-c", _MACHINE, silent=True))
         row.update(json.loads(answer.strip().splitlines()[-1]))
-        problem = _install_releases(session, cell, row)
+        problem = _install_releases(session, cell, layers, row)
     if problem:
         row.update(python=row.get("python", session.python), outcome=results.NOT_RUN, reason=problem)
     else:
@@ -74,7 +71,7 @@ def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests
             report = pathlib.Path(folder, "junit.xml")
             arguments = [*cell["run"], *_selection(cell), "--junitxml", str(report)]
             try:
-                run_tests(session, *arguments, TEST_LAYERS=str(install.layers(session)))
+                run_tests(session, *arguments, TEST_LAYERS=str(layers))
                 row["outcome"] = results.PASSED
             except nox.command.CommandFailed as error:
                 row.update(outcome=results.FAILED, reason=str(error))
@@ -93,19 +90,19 @@ def _line(row: dict[str, Any]) -> str:
     return "%s (%s)" % (shown, ", ".join(counts)) if counts else shown
 
 
-def _install_releases(session: nox.Session, cell: dict[str, Any], row: dict[str, Any]) -> str:
+def _install_releases(
+    session: nox.Session, cell: dict[str, Any], folder: pathlib.Path, row: dict[str, Any]
+) -> str:
     """Install the folders that the cell's tests use; the problem, if there is one."""
     name = cell.get("release")
     if name is None:
         return ""
-    pinned = [text.partition("==") for text in releases.RELEASES[name]["requirements"]]
-    pinned += [releases.RELEASES[name].get("unpacked", "").partition("==")]
-    row["frameworks"] = {package: version for package, _, version in pinned if _FRAMEWORKS.match(package)}
-    for needed in releases.needed(name):
-        try:
-            install.layer(session, needed)
-        except nox.command.CommandFailed as error:
-            return "%s could not be installed: %s" % (needed, error)
+    try:
+        for needed in releases.needed(name):
+            install.layer(session, needed, folder, newest=needed == name and cell.get("newest", False))
+    except nox.command.CommandFailed as error:
+        return "%s could not be installed: %s" % (needed, error)
+    row["frameworks"] = install.frameworks(folder / name)
     return ""
 
 

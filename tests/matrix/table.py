@@ -28,7 +28,7 @@ HEAD = """\
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The lines of the cells that have passed, in the order of cells.json."""
-    order = [cell["name"] for cell in releases.cells()]
+    order = [cell["name"] for cell in [*releases.cells(), *releases.newest_cells()]]
     passed = [row for row in rows if row["outcome"] == results.PASSED and row["cell"] in order]
     passed.sort(key=lambda row: (order.index(row["cell"]), row["python"]))
     return HEAD + "".join(_line(row) for row in passed)

@@ -13,6 +13,8 @@ _DATA: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
 ENVIRONMENTS: dict[str, dict[str, Any]] = _DATA["environments"]
 RELEASES: dict[str, dict[str, Any]] = _DATA["releases"]
 
+NEWEST: dict[str, dict[str, Any]] = _DATA["newest"]
+
 # The environment in which every release is tested.
 CURRENT = "torch-2.13"
 
@@ -42,6 +44,22 @@ def cells() -> list[dict[str, Any]]:
         everyday = release.get("everyday", False)
         found.append({"name": name, "environment": CURRENT, "run": ["tests/live"], "release": name})
         found[-1]["everyday"] = everyday
+    return _with_python(found)
+
+
+def newest_cells() -> list[dict[str, Any]]:
+    """The cells of `nox -s newest`: the newest torch, and the newest release in the place of a known one."""
+    found: list[dict[str, Any]] = [
+        {"name": "newest torch", "run": ["tests/distributed"]},
+        {"name": "newest torch, live", "run": ["tests/live"], "without_release": True},
+    ]
+    for name in NEWEST:
+        package = name.partition("/")[2] if name.endswith("/onedl") else name.partition("/")[0]
+        found.append({"name": "newest " + package, "run": ["tests/live"], "release": name, "newest": True})
+    return _with_python([{**cell, "environment": "newest"} for cell in found])
+
+
+def _with_python(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for cell in found:
         cell.setdefault("python", ENVIRONMENTS[cell["environment"]].get("python"))
     return found
