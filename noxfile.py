@@ -62,6 +62,10 @@ nox.options.sessions = ["lint", "core", "legacy", "live"]
 
 machine.find_interpreters()
 machine.prepare_environment()
+# Asked for by name, so that a cell whose session nox does not even start is in the list at the end.
+for _session, _cells in {"matrix": CELLS, "minimums": MINIMUMS, "newest": NEWEST}.items():
+    if _session in sys.argv:
+        outcomes.plan(_cells, sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else [])
 outcomes.print_at_exit()
 
 
@@ -166,12 +170,11 @@ def run_everyday(session: nox.Session, environment: str) -> None:
 
 def run_cells(session: nox.Session, environment: str, cells: list[dict]) -> None:
     """Run those of the cells that belong to this environment, all of them whatever happens."""
-    words = [argument for argument in session.posargs if argument != TOLERATE]
-    outcomes.plan(cells, words)
-    here = [cell for cell in cells if (cell["python"], cell["environment"]) == (session.python, environment)]
-    here = [cell for cell in here if outcomes.is_asked_for(cell, words)]
-    if not any(outcomes.is_asked_for(cell, words) for cell in cells):
-        session.error("no cell has one of these in its name: %s" % ", ".join(words))
+    asked_for = outcomes.asked_for(cells, session.posargs)
+    if not asked_for:
+        session.error("no cell has one of these in its name: %s" % " ".join(session.posargs))
+    own = session.python, environment
+    here = [cell for cell in asked_for if (cell["python"], cell["environment"]) == own]
     if not here:
         session.skip("no cell of this environment was asked for")
     problem = ""

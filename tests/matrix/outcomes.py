@@ -8,11 +8,11 @@ import json
 import pathlib
 import tempfile
 import xml.etree.ElementTree
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import nox
 
-from matrix import install, results
+from matrix import install, results, table
 from support import releases
 
 # Asks the environment what a row says of it.
@@ -31,16 +31,15 @@ print(json.dumps(row))
 _lines: dict[str, str] = {}
 
 
-def is_asked_for(cell: dict[str, Any], words: list[str]) -> bool:
-    """Whether a cell has one of the words in its name, or there are no words."""
-    return not words or any(word in cell["name"] for word in words)
+def asked_for(cells: list[dict[str, Any]], arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """The cells with one of the words in their name, or all if there are no words; options are none."""
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    return [cell for cell in cells if not words or any(word in cell["name"] for word in words)]
 
 
-def plan(cells: list[dict[str, Any]], words: list[str]) -> None:
-    """Remember which cells this run of nox was asked for."""
-    for cell in cells:
-        if is_asked_for(cell, words):
-            _lines.setdefault(cell["name"], "")
+def plan(cells: list[dict[str, Any]], arguments: Sequence[str]) -> None:
+    """Have the cells that are asked for listed at the end, whether or not their sessions start."""
+    _lines.update({cell["name"]: "" for cell in asked_for(cells, arguments)})
 
 
 def print_at_exit() -> None:
@@ -52,7 +51,10 @@ def _print() -> None:
     if _lines:
         print("\nCells:", flush=True)
     for name, line in _lines.items():
-        print("  %-24s %s" % (name, line or "not run: its session did not start, see above"), flush=True)
+        print(
+            "  %-24s %s" % (name, line or "not run: its session did not start (is this Python here?)"),
+            flush=True,
+        )
 
 
 def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests: Callable[..., None]) -> str:
@@ -79,6 +81,7 @@ def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests
     if row["outcome"] == results.PASSED and not row["passed"]:
         row.update(outcome=results.NOT_RUN, reason="every test was skipped")
     results.keep(row)
+    table.main()  # at once: a test of the next cell compares the two
     _lines[cell["name"]] = _line(row)
     return str(row["outcome"])
 
