@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 
 import pytest
 
 from matrix import results, table
-from support import releases
+from support import interpreters, releases
 
+INSTALLED = ("requirements", "without_dependencies")
 CELLS = releases.cells() + releases.newest_cells()
 
 
@@ -38,6 +41,16 @@ def test_the_table_of_the_readme_is_that_of_the_outcomes():
     text = table.README.read_text(encoding="utf-8")
     shown = text.partition(table.BEGIN)[2].partition(table.END)[0]
     assert shown == table.table(results.rows()), "it is stale; refresh it: python tests/matrix/table.py"
+
+
+def test_what_a_patch_calls_tested_is_in_a_cell():
+    here = interpreters.plain_environment(PYTHONPATH=str(interpreters.PACKAGE_PARENT))
+    listed = interpreters.run([sys.executable, "-m", "ddp_patches", "list", "--json"], here)
+    entries = [*releases.RELEASES.values(), *releases.ENVIRONMENTS.values()]
+    installed = [text for entry in entries for key in INSTALLED for text in entry.get(key, ())]
+    pinned = {tuple(re.sub("^onedl-|-lite(?==)", "", text).split("==")) for text in installed if "==" in text}
+    for entry in json.loads(listed.out)["patches"]:
+        assert {(entry["package"], version) for version in entry["tested"]} <= pinned, entry["id"]
 
 
 def row(outcome, **more):
