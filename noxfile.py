@@ -27,7 +27,7 @@ LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
 CORE_WORKERS = min(8, 2 * (os.cpu_count() or 1))
 RANK_WORKERS = min(8, os.cpu_count() or 1)
 # A CI machine may be busy with other things for a minute. What needed a second try is listed by name.
-RERUNS = ["--reruns", "2"] if "CI" in os.environ else []
+RERUNS = ["--reruns", "2", "-raR"] if "CI" in os.environ else []
 
 # No exact versions: any Python will do, and each gets the newest torch made for it.
 DEMO_REQUIREMENTS = [

@@ -103,7 +103,7 @@ def _install_releases(
     try:
         for needed in releases.needed(name):
             install.layer(session, needed, folder, newest=needed == name and cell.get("newest", False))
-    except nox.command.CommandFailed as error:
+    except (nox.command.CommandFailed, OSError, ValueError) as error:
         return "%s could not be installed: %s" % (needed, error)
     row["frameworks"] = install.frameworks(folder / name)
     return ""
