@@ -52,7 +52,8 @@ def _print() -> None:
         print("\nCells:", flush=True)
     for name, line in _lines.items():
         print(
-            "  %-24s %s" % (name, line or "not run: its session did not start (is this Python here?)"),
+            "  %-24s %s"
+            % (name, line or "not run: its session did not start (no such Python?) or did not end"),
             flush=True,
         )
 
