@@ -1,5 +1,8 @@
 """Everything that is run on this project: `pip install nox && nox`, or `nox -s NAME`; `nox -l` lists them.
 
+`nox` alone runs the everyday subset of tests/matrix/cells.json, `nox -s matrix` all of it, and
+`nox -s matrix -- WORD` the cells with that word in their name. Without uv every environment is a full copy.
+
 What is installed comes from the package index as it is configured. Plain `torch` is a CUDA build of several
 gigabytes on many of them; it runs on a machine without a GPU all the same. Smaller: with uv installed, set
 UV_TORCH_BACKEND=cpu, or offer a CPU wheel by PIP_FIND_LINKS.
@@ -9,69 +12,27 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
-import runpy
-import shutil
+import sys
 
 import nox
 
-ROOT = pathlib.Path(__file__).parent
-RELEASES = runpy.run_path(str(ROOT / "tests" / "support" / "releases.py"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "tests"))
 
-CORE_PYTHONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
-LIVE_PYTHON = "3.11"
-LEGACY_PYTHON = "3.8"
-
-# The lower bound of pyproject.toml. On the other Pythons this wrapt runs its slower pure-Python form.
-OLDEST_WRAPT = "wrapt==1.14.2"
-OLDEST_WRAPT_PYTHONS = ["3.8", "3.11"]
+from matrix import install, machine, outcomes, results
+from support import releases
 
 LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
-TEST_TOOLS = ["pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist"]
 # Core's tests mostly wait for small processes of their own. The others start two to four ranks each, that
 # import torch: more tests at a time than cores, and they run into each other's time limits.
 CORE_WORKERS = min(8, 2 * (os.cpu_count() or 1))
 RANK_WORKERS = min(8, os.cpu_count() or 1)
 # A CI machine may be busy with other things for a minute. What needed a second try is listed by name.
-RERUNS = ["--reruns", "2"] if "CI" in os.environ else []
-
-# setuptools: releases before 8.1 import pkg_resources, which later ones no longer carry.
-LIVE_REQUIREMENTS = [
-    "torch==" + RELEASES["TORCH"],
-    "numpy==1.26.4",
-    "opencv-python-headless==4.11.0.86",
-    "setuptools==80.9.0",
-    "cloudpickle",
-    "pandas",
-    "pillow",
-    "polars",
-    "psutil",
-    "py-cpuinfo",
-    "pyyaml",
-    "requests",
-    "scipy",
-    "seaborn",
-    "tqdm",
-]
-LIVE_REQUIREMENTS += RELEASES["OPENMMLAB_REQUIREMENTS"]
-# For 8.0.40 alone.
-LIVE_REQUIREMENTS += ["hydra-core", "ipython", "sentry-sdk", "tensorboard"]
-# Each of these asks pip for a torch or an OpenCV that is not the one above.
-LIVE_WITHOUT_DEPENDENCIES = [
-    "torchvision==" + RELEASES["TORCHVISION"],
-    "hub-sdk==0.0.8",
-    "thop",
-    "ultralytics-thop",
-]
-
-# torch 1.12.1 carries the CUDA libraries it needs.
-LEGACY_REQUIREMENTS = ["numpy==1.23.5", "typing_extensions==4.13.2", "cloudpickle"]
-LEGACY_WITHOUT_DEPENDENCIES = ["torch==1.12.1"]
+RERUNS = ["--reruns", "2", "-raR"] if "CI" in os.environ else []
 
 # No exact versions: any Python will do, and each gets the newest torch made for it.
 DEMO_REQUIREMENTS = [
-    "torch<=" + RELEASES["TORCH"],
-    "torchvision<=" + RELEASES["TORCHVISION"],
+    "torch<=" + releases.TORCH,
+    "torchvision<=" + releases.TORCHVISION,
     "opencv-python-headless<5",
     "cloudpickle",
     "matplotlib",
@@ -82,91 +43,30 @@ DEMO_REQUIREMENTS = [
     "requests",
     "scipy",
 ]
-DEMO_WITHOUT_DEPENDENCIES = ["ultralytics==" + RELEASES["NEWEST_ULTRALYTICS"], "ultralytics-thop"]
+DEMO_WITHOUT_DEPENDENCIES = ["ultralytics==" + releases.NEWEST_ULTRALYTICS, "ultralytics-thop"]
+
+CELLS = releases.cells()
+EVERYDAY = [cell for cell in CELLS if cell.get("everyday")]
+NEWEST = releases.newest_cells()
+MINIMUMS = [cell for cell in CELLS if cell.get("minimums")]
+
+# After `--`, for sessions that run cells: a cell that cannot run here is then no failure. It is listed.
+TOLERATE = "--tolerate-missing"
 
 # Not virtualenv: its newest releases make no environment for Python 3.8.
 nox.options.default_venv_backend = "uv|venv"
-nox.options.error_on_missing_interpreters = "CI" in os.environ
+# By itself nox takes a session whose Python is missing for a success.
+nox.options.error_on_missing_interpreters = TOLERATE not in sys.argv
 # Live comes last: it is the longest, and what it says is what people want to read at the end.
 nox.options.sessions = ["lint", "core", "legacy", "live"]
 
-
-def find_interpreters() -> None:
-    """Let pyenv's interpreters be found: its commands answer only for versions that are switched on."""
-    folder = pathlib.Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    newest: dict[str, tuple[int, ...]] = {}
-    for version in folder.glob("3.*"):
-        if re.fullmatch(r"3\.\d+\.\d+", version.name):
-            minor, numbers = version.name.rpartition(".")[0], tuple(map(int, version.name.split(".")))
-            newest[minor] = max(numbers, newest.get(minor, numbers))
-    versions = [".".join(map(str, numbers)) for numbers in sorted(newest.values(), reverse=True)]
-    if versions:
-        chosen = os.environ.get("PYENV_VERSION", "").split(":")
-        os.environ["PYENV_VERSION"] = ":".join(dict.fromkeys([*filter(None, chosen), *versions]))
-        # For those who use pyenv's interpreters without its commands on PATH.
-        binaries = [str(folder / version / "bin") for version in versions]
-        os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *binaries])
-
-
-def prepare_environment() -> None:
-    """Give uv what pip was told, and keep this shell's own settings away from the tests."""
-    if os.environ.get("PIP_FIND_LINKS"):
-        os.environ.setdefault("UV_FIND_LINKS", ",".join(os.environ["PIP_FIND_LINKS"].split()))
-    os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
-    for name in list(os.environ):
-        if name.startswith("DDP_PATCHES") or name == "PYTHONPATH":
-            del os.environ[name]
-
-
-find_interpreters()
-prepare_environment()
-
-
-def run_tests(session: nox.Session, *folders: str, workers: int = RANK_WORKERS, **environment: str) -> None:
-    """Run pytest on the installed package. What follows `--` on nox's command line goes to pytest.
-
-    Paths there take the place of `folders`.
-    """
-    chosen = [argument for argument in session.posargs if os.path.exists(argument.partition("::")[0])]
-    options = ["-n", str(workers), "--dist", "worksteal", "--durations", "15", *RERUNS]
-    session.run("pytest", *options, *([] if chosen else folders), *session.posargs, env=environment)
-
-
-def install_layers(session: nox.Session) -> str:
-    """Install every framework release into a folder of its own; return the folder that holds them all."""
-    layers = pathlib.Path(session.cache_dir) / "layers" / str(session.python)
-    contents = {"ultralytics/" + version: ["ultralytics==" + version] for version in RELEASES["ULTRALYTICS"]}
-    for name, requirements in {**contents, **RELEASES["OPENMMLAB"], **RELEASES["YOLOV5"]}.items():
-        layer = layers / name
-        if not layer.exists():
-            # Renamed when complete, so that an interrupted run is not taken for a finished one.
-            partial = layer.with_name(layer.name + ".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            # mmcv's and mmdet3d's builds want the torch and the setuptools that are here.
-            session.install("--no-deps", "--no-build-isolation", "--target", str(partial), *requirements)
-            if name in RELEASES["UNPACKED"]:
-                unpack_distribution(session, RELEASES["UNPACKED"][name], partial)
-            partial.rename(layer)
-    return str(layers.resolve())
-
-
-def unpack_distribution(session: nox.Session, requirement: str, layer: pathlib.Path) -> None:
-    """Put the packages of a source distribution and its metadata into a layer, without building anything."""
-    folder = pathlib.Path(session.create_tmp())
-    shutil.rmtree(folder / "sdist", ignore_errors=True)
-    session.install("pip")  # uv does not download
-    options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(folder / "sdist")]
-    session.run("python", "-m", "pip", "--quiet", "download", *options, requirement)
-    (archive,) = (folder / "sdist").iterdir()
-    shutil.unpack_archive(archive, folder / "sdist")
-    (source,) = filter(pathlib.Path.is_dir, (folder / "sdist").iterdir())
-    metadata = layer / (source.name + ".dist-info")
-    metadata.mkdir()
-    shutil.move(str(source / "PKG-INFO"), str(metadata / "METADATA"))
-    packages = [path.parent for path in source.glob("*/__init__.py")]
-    (metadata / "top_level.txt").write_text("".join(path.name + "\n" for path in packages))
-    for package in packages:
-        shutil.move(str(package), str(layer / package.name))
+machine.find_interpreters()
+machine.prepare_environment()
+# Asked for by name, so that a cell whose session nox does not even start is in the list at the end.
+for _session, _cells in {"matrix": CELLS, "minimums": MINIMUMS, "newest": NEWEST}.items():
+    if _session in sys.argv:
+        outcomes.plan(_cells, sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else [])
+outcomes.print_at_exit()
 
 
 @nox.session
@@ -178,31 +78,57 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
 
 
-@nox.session(python=CORE_PYTHONS)
+@nox.session(python=[cell["python"] for cell in EVERYDAY if cell["environment"] == "python"])
 def core(session: nox.Session) -> None:
-    """Run what needs no framework, and the engine again with the oldest wrapt allowed."""
-    session.install(".", *TEST_TOOLS)
-    run_tests(session, "tests/core", workers=CORE_WORKERS)
-    if session.python in OLDEST_WRAPT_PYTHONS:
-        session.install(OLDEST_WRAPT)
-        engine = sorted(map(str, pathlib.Path("tests/core").glob("test_engine_*.py")))
-        run_tests(session, *engine, workers=CORE_WORKERS)
+    """Everyday: run what needs no framework."""
+    run_everyday(session, "python")
 
 
-@nox.session(python=LEGACY_PYTHON)
+@nox.session(python=releases.ENVIRONMENTS["torch-1.12"]["python"])
 def legacy(session: nox.Session) -> None:
-    """Run what needs torch and no framework, on an old torch."""
-    session.install(".", *TEST_TOOLS, *LEGACY_REQUIREMENTS)
-    session.install("--no-deps", *LEGACY_WITHOUT_DEPENDENCIES)
-    run_tests(session, "tests/distributed")
+    """Everyday: run some of what needs torch alone, with the oldest of everything."""
+    run_everyday(session, "torch-1.12")
 
 
-@nox.session(python=LIVE_PYTHON)
+@nox.session(python=releases.ENVIRONMENTS[releases.CURRENT]["python"])
 def live(session: nox.Session) -> None:
-    """Run the same on a current torch, and real trainings with the newest Ultralytics and its older forms."""
-    session.install(".", *TEST_TOOLS, *LIVE_REQUIREMENTS)
-    session.install("--no-deps", *LIVE_WITHOUT_DEPENDENCIES)
-    run_tests(session, "tests/distributed", "tests/live", TEST_LAYERS=install_layers(session))
+    """Everyday: run all that needs torch alone on a current one, and real frameworks."""
+    run_everyday(session, releases.CURRENT)
+
+
+def environments(cells: list[dict]) -> list[nox.param]:
+    """A session for each environment and Python: its cells run in it one after the other."""
+    pairs = dict.fromkeys((cell["python"], cell["environment"]) for cell in cells)
+    return [nox.param(*pair, id="%s, %s" % pair) for pair in pairs]
+
+
+@nox.session
+@nox.parametrize("python,environment", environments(CELLS))
+def matrix(session: nox.Session, environment: str) -> None:
+    """Run all cells of tests/matrix/cells.json, or after `--` those with one of the words in their name."""
+    run_cells(session, environment, CELLS)
+
+
+@nox.session
+@nox.parametrize("python,environment", environments(MINIMUMS))
+def minimums(session: nox.Session, environment: str) -> None:
+    """Run the cells with the lowest versions that are allowed."""
+    run_cells(session, environment, MINIMUMS)
+
+
+@nox.session
+@nox.parametrize("python,environment", environments(NEWEST))
+def newest(session: nox.Session, environment: str) -> None:
+    """Run the newest torch and the newest release of every framework from the index."""
+    run_cells(session, environment, NEWEST)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what ddp_patches costs. What follows `--` goes to the benchmark."""
+    session.install(".")
+    for path in sorted(pathlib.Path("benchmarks").glob("*.py")):
+        session.run("python", str(path), *session.posargs)
 
 
 @nox.session
@@ -220,3 +146,50 @@ def drift(session: nox.Session) -> None:
     """Compare the newest release of every framework with what the patches need; `-- PACKAGE` for one."""
     session.install(".", "pip")
     session.run("python", "-m", "fingerprints.drift", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+def run_tests(session: nox.Session, *arguments: str, **environment: str) -> None:
+    """Run pytest on the installed package."""
+    workers = CORE_WORKERS if "tests/core" in arguments else RANK_WORKERS
+    options = ["-n", str(workers), "--dist", "worksteal", "--durations", "15", *RERUNS]
+    session.run("pytest", *options, *arguments, env=environment)
+
+
+def run_everyday(session: nox.Session, environment: str) -> None:
+    """Run the everyday part of an environment. What follows `--` on nox's command line goes to pytest.
+
+    Paths there take the place of the everyday ones.
+    """
+    cells = [cell for cell in EVERYDAY if cell["environment"] == environment]
+    cells = [cell for cell in cells if cell["python"] == session.python]
+    install.environment(session, environment)
+    layers = install.layers(session)
+    for cell in cells:
+        if "release" in cell:
+            install.layer(session, cell["release"], layers)
+    more = [argument for argument in session.posargs if argument != TOLERATE]
+    paths: dict[str, None] = {}
+    if not any(os.path.exists(argument.partition("::")[0]) for argument in more):
+        for cell in cells:
+            paths.update(dict.fromkeys(cell["run"] if cell["everyday"] is True else cell["everyday"]))
+    run_tests(session, *paths, "-m", "not matrix", *more, TEST_LAYERS=str(layers))
+
+
+def run_cells(session: nox.Session, environment: str, cells: list[dict]) -> None:
+    """Run those of the cells that belong to this environment, all of them whatever happens."""
+    asked_for = outcomes.asked_for(cells, session.posargs)
+    if not asked_for:
+        session.error("no cell has one of these in its name: %s" % " ".join(session.posargs))
+    own = session.python, environment
+    here = [cell for cell in asked_for if (cell["python"], cell["environment"]) == own]
+    if not here:
+        session.skip("no cell of this environment was asked for")
+    problem = ""
+    try:
+        install.environment(session, environment)
+    except nox.command.CommandFailed as error:
+        problem = "environment %s could not be installed: %s" % (environment, error)
+    found = [outcomes.run_cell(session, cell, problem, run_tests) for cell in here]
+    wrong = {results.FAILED} if TOLERATE in session.posargs else {results.FAILED, results.NOT_RUN}
+    if wrong.intersection(found):
+        session.error("not every cell passed; they are listed at the end")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from support.processes import Processes
+
+# A script's `&` starts a program that ignores Ctrl-C, and so does whatever that starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
@@ -13,3 +19,27 @@ def processes(tmp_path):
     starter = Processes(tmp_path)
     yield starter
     starter.end()
+
+
+_LEFT_OUT = "tests_left_out"
+_COUNTS = pytest.StashKey()
+
+
+def pytest_deselected(items):
+    """Count them. Under xdist this is a worker, and all workers collect the same."""
+    config = items[0].config
+    counts = getattr(config, "workeroutput", config.stash.setdefault(_COUNTS, {}))
+    counts[_LEFT_OUT] = counts.get(_LEFT_OUT, 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    node.config.stash[_COUNTS] = getattr(node, "workeroutput", {})
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """xdist's own summary does not say that there are any."""
+    count = config.stash.get(_COUNTS, {}).get(_LEFT_OUT, 0)
+    if count:
+        chosen = config.getoption("markexpr") or config.getoption("keyword")
+        terminalreporter.write_line("%d tests were left out by: %s" % (count, chosen))

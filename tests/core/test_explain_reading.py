@@ -62,7 +62,13 @@ STREAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stream", list(STREAMS))
+# It alone takes half a minute on each Python.
+LONGEST = "an ordinary training"
+
+
+@pytest.mark.parametrize(
+    "stream", [pytest.param(name, marks=[pytest.mark.matrix] if name == LONGEST else []) for name in STREAMS]
+)
 def test_memory_is_bounded(stream):
     """Issue 4: a log of any size and of lines of any length."""
     block, megabytes = STREAMS[stream]

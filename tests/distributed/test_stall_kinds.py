@@ -120,9 +120,11 @@ class Job:
         ("ranks", 1, ["sleeps", "evaluates", "subgroup", "again", "collectives"]),
         ("torchrun", 0, ["swallows", "loader-forkserver", "receives", "lock", "forward"]),
         ("spawn", 1, ["computes", "loader-fork", "leaves"]),
-        ("ranks", 0, ["loader-spawn", "computes", "subgroup", "collectives"]),
-        ("torchrun", 1, ["receives", "lock", "leaves"]),
-        ("spawn", 0, ["sleeps", "loader-spawn", "forward"]),
+        pytest.param(
+            "ranks", 0, ["loader-spawn", "computes", "subgroup", "collectives"], marks=pytest.mark.matrix
+        ),
+        pytest.param("torchrun", 1, ["receives", "lock", "leaves"], marks=pytest.mark.matrix),
+        pytest.param("spawn", 0, ["sleeps", "loader-spawn", "forward"], marks=pytest.mark.matrix),
     ],
 )
 def test_the_missing_rank_is_named_with_file_and_line(jobs, launcher, culprit, kinds):

@@ -134,7 +134,7 @@ def test_no_report_of_a_job_that_was_suspended(jobs):
     assert [line for line in job.wait().lines("STALL") if "STALL, 1" in line or "STALL, 2" in line] == []
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.matrix)])
 def test_a_healthy_job_asks_the_store_less_than_twice_a_second(jobs, count):
     """Per node; the ranks here are one node."""
     job = start(jobs, "healthy", count).wait()
@@ -144,11 +144,12 @@ def test_a_healthy_job_asks_the_store_less_than_twice_a_second(jobs, count):
     assert len(requests) == count and 0 < sum(requests) < 2, requests
 
 
+@pytest.mark.parametrize("exits", [6, pytest.param(30, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("skip", ["", "torch.teardown"])
-def test_thirty_exits_with_a_monitor_that_hardly_rests(jobs, skip):
+def test_exits_with_a_monitor_that_hardly_rests(jobs, skip, exits):
     """A thread inside a store call while the interpreter ends aborts the process: 8 of 8, tried."""
     variables = {"DDP_PATCHES_SKIP": skip} if skip else {}
-    for attempt in range(10):
+    for attempt in range(exits // 3):
         running = [jobs.start("%d-%d" % (attempt, number), EXITS, 2, **variables) for number in range(3)]
         for job in running:
             job.wait()

@@ -69,8 +69,7 @@ def collect(tmp_path):
     """Start two ranks that collect results in the cases named."""
     started = []
 
-    def start(name, place, cases, each=None):
-        release, module = place
+    def start(name, release, module, cases, each=None):
         folder = tmp_path / name
         folder.mkdir()
         processes = Processes(folder)
@@ -102,16 +101,16 @@ def is_explained(text, folder):
     )
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_folder_that_is_not_shared_fails_on_all_ranks_at_once(collect, place):
+@pytest.mark.parametrize(("release", "module"), PLACES)
+def test_a_folder_that_is_not_shared_fails_on_all_ranks_at_once(collect, release, module):
     """Upstream: rank 0 raises, the other rank has gone on to its next collective and waits there."""
     off = {rank: {"DDP_PATCHES": "0"} for rank in range(2)}
-    upstream = answers(collect("upstream", place, ["shared", "relative"], off))
+    upstream = answers(collect("upstream", release, module, ["shared", "relative"], off))
     assert (upstream[0]["relative"]["error"], upstream[1]["relative"]["next"]) == (
         "FileNotFoundError",
         "timed out",
     )
-    ours = answers(collect("ours", place, ["shared", "relative", "shared2"]))
+    ours = answers(collect("ours", release, module, ["shared", "relative", "shared2"]))
     for rank in range(2):
         answer = ours[rank]["relative"]
         assert (answer["error"], answer["text"]) == ("FolderNotShared", ours[0]["relative"]["text"])
@@ -125,11 +124,12 @@ def test_a_folder_that_is_not_shared_fails_on_all_ranks_at_once(collect, place):
     assert ours[1]["shared"]["next"] == "passed"
 
 
+@pytest.mark.release(name=PLACES[0][0])
 def test_a_folder_that_was_not_named_lies_in_each_ranks_working_directory(collect):
     """Upstream: rank 1 fails before the barrier, and rank 0 waits in it."""
     off = {rank: {"DDP_PATCHES": "0"} for rank in range(2)}
-    upstream = collect("upstream", PLACES[0], ["unnamed"], off)
-    ours = answers(collect("ours", PLACES[0], ["unnamed", "shared"]))
+    upstream = collect("upstream", *PLACES[0], ["unnamed"], off)
+    ours = answers(collect("ours", *PLACES[0], ["unnamed", "shared"]))
     upstream = answers(upstream)
     assert upstream[1]["unnamed"]["error"] == "FileNotFoundError"
     assert upstream[0]["unnamed"]["error"] != "FileNotFoundError"
@@ -143,10 +143,11 @@ def test_a_folder_that_was_not_named_lies_in_each_ranks_working_directory(collec
     assert ours[1]["files"]["left"] == []
 
 
-@pytest.mark.parametrize("without", [0, 1])
+@pytest.mark.parametrize("without", [0, pytest.param(1, marks=pytest.mark.matrix)])
+@pytest.mark.release(name=PLACES[0][0])
 def test_a_job_in_which_one_rank_is_without_the_patch_runs_as_upstream(collect, without):
     each = {without: {"DDP_PATCHES": "0"}}
-    mixed = answers(collect("mixed", PLACES[0], ["shared", "relative"], each))
+    mixed = answers(collect("mixed", *PLACES[0], ["shared", "relative"], each))
     assert mixed[0]["shared"]["collected"] == [0, 1, 2]
     assert mixed[1]["shared"]["next"] == "passed"
     assert mixed[0]["relative"]["error"] == "FileNotFoundError"

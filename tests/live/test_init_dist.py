@@ -16,7 +16,8 @@ import pytest
 from ddp_patches.runtime import slurm
 from support import environment, layers, ranks
 
-RELEASES = ["mmdet/3.3.0", "mmdet/3.0.0", "mmdet/2.28.2"]  # mmengine 0.10.7 and 0.7.4, mmcv 1.7.2
+# mmengine 0.10.7 and 0.7.4, mmcv 1.7.2.
+RELEASES = ["mmdet/3.3.0", "mmdet/3.0.0", "mmdet/2.28.2"]
 DEFAULT_PORT = 29500  # upstream's
 
 BEGINNING = """
@@ -242,6 +243,7 @@ DOORS = {
 }
 
 
+@pytest.mark.release(name=RELEASES[0])
 def test_srun_with_the_command_before_python(start, processes):
     """`srun ddp-patches run -- python train.py`: no launcher, and a program that does not import us."""
     job = job_with_a_free_port()

@@ -20,6 +20,7 @@ from support import coco, detectors, layers, ranks
 LIMIT_SECONDS = 280
 
 OURS = [sys.executable, "-m", "ddp_patches"]
+OLD_STACK_IN_MATRIX = ["mmdet/3.3.0", pytest.param("mmdet/2.28.2", marks=pytest.mark.matrix)]
 LINE = "custom_imports = dict(imports=['ddp_patches.auto'], allow_failed_imports=False)\n"
 
 
@@ -55,14 +56,14 @@ def assert_trained_with_patches(processes, layer, result):
         assert {"mmdet.reduce_mean", "torch.process_group_timeout"} <= applied
 
 
-@pytest.mark.parametrize("layer", ["mmdet/3.3.0", "mmdet/2.28.2"])
+@pytest.mark.parametrize("layer", OLD_STACK_IN_MATRIX)
 def test_a_line_in_the_configuration(processes, layer):
     """mmengine's Config and mmcv's import what it names, before the process group is made."""
     result = unarmed_train(processes, layer, configuration(processes, layer, LINE))
     assert_trained_with_patches(processes, layer, result)
 
 
-@pytest.mark.parametrize("layer", ["mmdet/3.3.0", "mmdet/2.28.2"])
+@pytest.mark.parametrize("layer", OLD_STACK_IN_MATRIX)
 def test_options_are_merged_when_the_imports_are_done(processes, layer):
     """Upstream's limit, which the README names. The day this fails, the README has to be changed."""
     option = ["--cfg-options", "custom_imports.imports=[ddp_patches.auto]"]
@@ -72,6 +73,7 @@ def test_options_are_merged_when_the_imports_are_done(processes, layer):
     assert not re.search(r"ddp_patches \S+ is on", result.stderr)
 
 
+@pytest.mark.release(name="mmdet/3.3.0")
 def test_the_command_with_a_shell_script(processes):
     """`ddp-patches run -- bash tools/dist_train.sh CONFIG 2`, whose Python is the one that PATH finds."""
     layer = "mmdet/3.3.0"
@@ -93,6 +95,7 @@ exit ${worst:-0}
 """
 
 
+@pytest.mark.release(name="mmdet/2.28.2")
 def test_tasks_of_srun(processes):
     """`srun ddp-patches run -- python tools/train.py CONFIG --launcher slurm`: each task arms itself."""
     layer = "mmdet/2.28.2"

@@ -57,6 +57,7 @@ def look(processes, *modules, path=(), **variables):
         (["mmdet/3.3.0", "mmdet/onedl"], UPSTREAM, UPSTREAM_NAMES),
     ],
 )
+@pytest.mark.release(name="mmdet/onedl")
 def test_of_fork_and_upstream_the_one_that_is_imported_counts(processes, order, versions, names):
     """Both lie on the path: metadata of the other one must not decide. Each order is wrong for the other."""
     found = look(processes, "mmdet.utils", "mmengine.dist", path=map(layers.layer, order))
@@ -118,6 +119,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+@pytest.mark.release(name="mmdet/3.3.0")
 def test_what_is_not_whole_is_a_row_and_the_users_error_is_upstreams(processes, damage):
     """Never a new crash: `status` reads what there is, and the import fails as it does without us."""
     layer = layers.layer("mmdet/3.3.0")
@@ -136,6 +138,7 @@ def test_what_is_not_whole_is_a_row_and_the_users_error_is_upstreams(processes, 
     assert all(row[0] != "failed" for row in found["after"].values())
 
 
+@pytest.mark.release(name="mmdet/3.3.0")
 def test_ops_that_are_not_compiled_are_a_warning(processes):
     """Without the stand-in: mmdet's models do not import, and what is patched by then stays patched."""
     layer = layers.layer("mmdet/3.3.0")

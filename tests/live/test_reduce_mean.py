@@ -125,6 +125,7 @@ ALONE = """
     """
 
 
+@pytest.mark.release(name=RELEASES[0])
 def test_a_world_of_one_does_not_communicate(tmp_path):
     """What is counted are calls of torch's all_reduce."""
     answer = start(tmp_path, RELEASES[0], ALONE, 1).wait(100)[0].check().answer
@@ -157,6 +158,7 @@ MISSING = """
     """
 
 
+@pytest.mark.release(name=RELEASES[0])
 def test_a_failure_names_the_call_and_the_rank_that_did_not_come(tmp_path):
     """Entry 14 of the field reports: for upstream it is a connection that timed out, and nothing else."""
     results = start(tmp_path, RELEASES[0], MISSING, 3, DDP_PATCHES_TIMEOUT="keep").wait(120)

@@ -26,6 +26,11 @@ FAMILIES = {
     "8.0.132": "script",  # _setup_ddp(world_size) of ultralytics.yolo; starts the user's own script again
     "8.4.0": "yolo",  # _setup_ddp(); CUDA_VISIBLE_DEVICES read back; final evaluation on cuda:RANK
 }
+# Every day: the other door, and the other layout of the modules, than the newest release has.
+EVERYDAY = "8.0.132"
+EVERY_FAMILY = [
+    pytest.param(version, marks=[] if version == EVERYDAY else [pytest.mark.matrix]) for version in FAMILIES
+]
 
 SCRIPT = """
     import sys
@@ -106,6 +111,7 @@ def assert_trained(result, tmp_path):
     assert re.search(r"^ +all +8 ", final, re.MULTILINE), shown
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 def test_yolo_command(processes, tmp_path):
     """No device is named, for which Ultralytics alone starts one process. Our patches are on."""
     result = rehearse(processes, tmp_path, NEWEST_ULTRALYTICS, yolo(NEWEST_ULTRALYTICS, tmp_path))
@@ -123,6 +129,8 @@ def test_yolo_command(processes, tmp_path):
         assert "ultralytics.engine.trainer:BaseTrainer._setup_ddp" in states
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
+@pytest.mark.matrix
 def test_script_without_our_patches(processes, tmp_path):
     """The stand-ins alone are enough, or nothing could be compared with upstream."""
     result = rehearse(processes, tmp_path, NEWEST_ULTRALYTICS, script(tmp_path), "--without-patches")
@@ -133,7 +141,7 @@ def test_script_without_our_patches(processes, tmp_path):
     assert not re.search(START_LINE, result.stderr)
 
 
-@pytest.mark.parametrize("version", list(FAMILIES))
+@pytest.mark.parametrize("version", EVERY_FAMILY)
 def test_older_releases(processes, tmp_path, version):
     """Each asks for CUDA in places of its own."""
     command = script(tmp_path) if FAMILIES[version] == "script" else yolo(version, tmp_path, "device=0,1")
@@ -142,6 +150,7 @@ def test_older_releases(processes, tmp_path, version):
     assert re.search(START_LINE, output(result)), str(result)
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 def test_left_over_variable_changes_nothing(processes, tmp_path):
     """The same command without a rehearsal, in a shell where one has been: upstream looks for its GPUs."""
     seen = "import json, os; print(json.dumps(dict(os.environ)))"

@@ -108,6 +108,8 @@ def outcome(function):
 """
 
 RELEASES = ["mmdet/3.3.0", "mmdet/3.0.0", "mmdet/onedl", "mmdet/2.28.2"]
+# For the slow ones.
+OLD_STACK_IN_MATRIX = ["mmdet/3.3.0", pytest.param("mmdet/2.28.2", marks=pytest.mark.matrix)]
 
 
 def run(processes, folder, release, program, *arguments, limit=200):
@@ -221,7 +223,7 @@ print(json.dumps(answer))
 """
 
 
-@pytest.mark.parametrize("release", ["mmdet/3.3.0", "mmdet/2.28.2"])
+@pytest.mark.parametrize("release", OLD_STACK_IN_MATRIX)
 def test_a_pipeline_that_fails_at_random_ends_no_job(processes, tmp_path, release):
     """5,000 fetches each: an early end would crash jobs that upstream finishes."""
     result = run(processes, tmp_path, release, RANDOM).check()
@@ -302,7 +304,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("release", ["mmdet/3.3.0", "mmdet/2.28.2"])
+@pytest.mark.parametrize("release", OLD_STACK_IN_MATRIX)
 def test_workers_and_ranks_draw_differently_and_repeat_with_the_seed(processes, tmp_path, release):
     """Also workers that were spawned, which are armed by their environment."""
     # To import mmdet in a spawned worker takes ten seconds.
@@ -439,6 +441,7 @@ print(json.dumps({"ours": ours >= 10, "upstream": upstream}))
 """
 
 
+@pytest.mark.release(name="mmdet/2.28.2")
 def test_images_of_one_aspect_ratio_that_are_all_empty(processes, tmp_path):
     """mmdet 2.x stays among the images of one aspect ratio, and never returns."""
     assert run(processes, tmp_path, "mmdet/2.28.2", ASPECTS).check().answer == {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 
+import pytest
+
 from support import layers, made_up
 
 LAYER = "mmdet3d/1.0.0rc6"
@@ -143,6 +145,7 @@ def totals(text):
     return len(lines), [sum(numbers) for numbers in zip(*lines)]
 
 
+@pytest.mark.release(name=LAYER)
 def test_an_epoch_with_scenes_without_objects_ends(processes, tmp_path):
     """Field reports: rank 1 stood in its loader for ever, the others timed out in reduce_mean."""
     result = run(processes, tmp_path, EPOCH).check()
@@ -212,6 +215,7 @@ print(json.dumps({"lengths": lengths, "balanced": whole, "rooms": found, "error"
 """
 
 
+@pytest.mark.release(name=LAYER)
 def test_settings_class_balance_and_segmentation(processes, tmp_path):
     variables = {"DDP_PATCHES_RESAMPLE": "global", "DDP_PATCHES_MAX_RESAMPLES": "100"}
     answer = run(processes, tmp_path, GLOBAL, **variables).check().answer

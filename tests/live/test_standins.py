@@ -94,6 +94,7 @@ def test_sockets_reach_this_machine_only(processes, tmp_path):
     assert result.check().stdout == "True True\n"
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 def test_a_training_runs_on_the_cpu(processes, tmp_path):
     """The base of all live tests: one process, without ddp_patches."""
     data = dataset.make(tmp_path / "data")

@@ -58,6 +58,7 @@ def test_what_is_foretold_is_what_happens(processes, tmp_path, version):
     assert "distributed_c10d is not imported" not in " ".join(found["text"].split())
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 def test_the_command_imports_no_framework(processes, tmp_path):
     program = """if True:
         import sys

@@ -88,7 +88,7 @@ def train(processes, version, **variables):
     return result, reports
 
 
-@pytest.mark.parametrize("version", ["8.3.190", "8.4.190"])
+@pytest.mark.parametrize("version", ["8.3.190", pytest.param("8.4.190", marks=pytest.mark.matrix)])
 def test_workers_of_a_script_that_sets_pythonpath_are_armed(processes, version):
     """Issue 2, must hold: both workers show every patch applied, with the settings of the parent."""
     result, reports = train(processes, version)
@@ -102,6 +102,7 @@ def test_workers_of_a_script_that_sets_pythonpath_are_armed(processes, version):
         assert settings["run_dir"] == ("none", "environment")
 
 
+@pytest.mark.release(name="ultralytics/8.3.190")
 def test_without_the_patch_they_are_not(processes):
     """Shows that the test above can fail."""
     result, reports = train(processes, "8.3.190", DDP_PATCHES_SKIP="ultralytics.launch")

@@ -228,6 +228,7 @@ def test_first_rank_of_the_second_node_uses_its_own_gpu_everywhere(run, version)
     }
 
 
+@pytest.mark.release(name="ultralytics/8.3.190")
 def test_exported_blocking_wait_is_kept(run):
     """What the user exported before the process started is his."""
     (answer,) = run("8.3.190", EVERY_USE, TORCH_NCCL_BLOCKING_WAIT="1")
@@ -300,6 +301,7 @@ OWN_FAILURE = """
 """
 
 
+@pytest.mark.release(name="ultralytics/8.3.190")
 def test_own_failure_leaves_the_work_to_upstream_once(run):
     """Promise 1: if a patch's own code fails at call time, the original is called once, never twice."""
     (answer,) = run("8.3.190", OWN_FAILURE)

@@ -11,7 +11,7 @@ from support.processes import Processes
 
 # The distribution imports the newer package for its download functions.
 ULTRALYTICS = "8.3.190"
-DISTRIBUTIONS = ["7.0.14", "6.2.3"]
+DISTRIBUTIONS = ["yolov5/7.0.14", "yolov5/6.2.3"]
 
 PROGRAM = """
     import ddp_patches.auto
@@ -34,11 +34,11 @@ PROGRAM = """
     """
 
 
-def start(folder, module, *arguments, version=None, **variables):
+def start(folder, module, *arguments, release=None, **variables):
     folder.mkdir(exist_ok=True)
     paths = [folder, environment.CPU_VISION]
-    if version is not None:
-        paths += [layers.layer("yolov5/" + version), layers.ultralytics(ULTRALYTICS)]
+    if release is not None:
+        paths += [layers.layer(release), layers.ultralytics(ULTRALYTICS)]
     variables = {"DDP_PATCHES_TIMEOUT": "keep", "YOLO_AUTOINSTALL": "false", **variables}
     environ = environment.clean(folder, *paths, **variables)
     return ranks.start(Processes(folder), PROGRAM, environ, 2, arguments=[module, *arguments])
@@ -46,7 +46,7 @@ def start(folder, module, *arguments, version=None, **variables):
 
 def checkout(folder, change=lambda text: text):
     """A folder in the shape of YOLOv5's repository, with the distribution's own function."""
-    source = layers.layer("yolov5/" + DISTRIBUTIONS[0]) / "yolov5" / "utils" / "torch_utils.py"
+    source = layers.layer(DISTRIBUTIONS[0]) / "yolov5" / "utils" / "torch_utils.py"
     text = source.read_text(encoding="utf-8")
     (function,) = (
         node for node in ast.parse(text).body if getattr(node, "name", "") == "torch_distributed_zero_first"
@@ -59,12 +59,12 @@ def checkout(folder, change=lambda text: text):
     return folder
 
 
-@pytest.mark.parametrize("version", DISTRIBUTIONS)
-def test_a_leader_that_works_longer_than_the_groups_limit(tmp_path, version):
+@pytest.mark.parametrize("release", DISTRIBUTIONS)
+def test_a_leader_that_works_longer_than_the_groups_limit(tmp_path, release):
     """Group limit 15 s, rank 0 works 25 s inside the block."""
     answers = [
         rank.check().answer
-        for rank in start(tmp_path / "job", "yolov5.utils.torch_utils", "25", version=version).wait(150)
+        for rank in start(tmp_path / "job", "yolov5.utils.torch_utils", "25", release=release).wait(150)
     ]
     for answer in answers:
         assert answer["total"] == 2
@@ -73,6 +73,7 @@ def test_a_leader_that_works_longer_than_the_groups_limit(tmp_path, version):
     assert answers[1]["entered"] > 24
 
 
+@pytest.mark.release(name=DISTRIBUTIONS[0])
 def test_a_checkout(tmp_path):
     """Upstream alone dies in its barrier; with the patch the job goes on."""
     ours, upstream = (
@@ -85,6 +86,7 @@ def test_a_checkout(tmp_path):
     assert "Timed out waiting 15000ms" in upstream.wait(120)[1].check(1).stderr
 
 
+@pytest.mark.release(name=DISTRIBUTIONS[0])
 def test_a_strangers_utils_package_is_left_alone(tmp_path):
     """Many projects have a module of that name; one whose function differs by a word is not YOLOv5's."""
     changed = checkout(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from support import layers, ranks, releases
 from support.processes import Processes
 
@@ -54,6 +56,8 @@ def folders(tmp_path, *names):
     return made
 
 
+@pytest.mark.release(name="ultralytics/" + GLOBAL_RANK)
+@pytest.mark.release(name="ultralytics/" + releases.NEWEST_ULTRALYTICS)
 def test_a_leader_that_works_longer_than_the_groups_limit(tmp_path):
     """Group limit 15 s, rank 0 works 25 s inside the block: every rank goes on.
 

@@ -7,10 +7,14 @@ import pathlib
 
 import pytest
 
-from support import environment
+from support import environment, releases
 
 # Releases before this one load checkpoints in the way that torch 2.6 and newer refuse by default.
 _FIRST_WITH_WEIGHTS_ONLY = (8, 2)
+
+
+# The releases that the running test is marked with, as tests/live/conftest.py finds them.
+declared: set[str] = set()
 
 
 def ultralytics(version: str) -> pathlib.Path:
@@ -19,11 +23,13 @@ def ultralytics(version: str) -> pathlib.Path:
 
 
 def layer(name: str) -> pathlib.Path:
-    """The folder of an entry of support/releases.py. Skips the test where there is none."""
+    """The folder of a release of matrix/cells.json. Skips the test where there is none."""
+    allowed = {needed for release in declared for needed in releases.needed(release)}
+    assert name in allowed, "a test that uses %s has to be marked with it, or it is in no cell" % name
     if "TEST_LAYERS" not in os.environ:
-        pytest.skip("needs the folders that `nox -s live` makes")
+        pytest.skip("needs the folders that `nox` makes")
     folder = pathlib.Path(os.environ["TEST_LAYERS"], name)
-    assert folder.is_dir(), "%s is missing: is the release in support/releases.py?" % folder
+    assert folder.is_dir(), "%s is missing: is the release in matrix/cells.json?" % folder
     return folder
 
 

@@ -1,0 +1,128 @@
+"""Run a cell of the matrix, keep what came of it, and list it all at the end."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import json
+import pathlib
+import tempfile
+import xml.etree.ElementTree
+from typing import Any, Callable, Sequence
+
+import nox
+
+from matrix import install, results, table
+from support import releases
+
+# Asks the environment what a row says of it.
+_MACHINE = """
+import importlib.metadata, json, platform
+row = {"platform": platform.system() + " " + platform.machine(), "python": platform.python_version()}
+for name in ("torch", "wrapt", "packaging"):
+    try:
+        row[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(row))
+"""
+
+# Of this run, by the name of the cell; a cell that was asked for and whose session did not start has no text.
+_lines: dict[str, str] = {}
+
+
+def asked_for(cells: list[dict[str, Any]], arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """The cells with one of the words in their name, or all if there are no words; options are none."""
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    return [cell for cell in cells if not words or any(word in cell["name"] for word in words)]
+
+
+def plan(cells: list[dict[str, Any]], arguments: Sequence[str]) -> None:
+    """Have the cells that are asked for listed at the end, whether or not their sessions start."""
+    _lines.update({cell["name"]: "" for cell in asked_for(cells, arguments)})
+
+
+def print_at_exit() -> None:
+    """Have one line for each cell of this run printed when nox ends."""
+    atexit.register(_print)
+
+
+def _print() -> None:
+    if _lines:
+        print("\nCells:", flush=True)
+    for name, line in _lines.items():
+        print(
+            "  %-24s %s"
+            % (name, line or "not run: its session did not start (no such Python?) or did not end"),
+            flush=True,
+        )
+
+
+def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests: Callable[..., None]) -> str:
+    """Run one cell, unless there is a problem already; keep and return what came of it. Never raises."""
+    row: dict[str, Any] = {"cell": cell["name"], "environment": cell["environment"], "run": cell["run"]}
+    layers = install.layers(session, "-newest" if cell.get("newest") else "")
+    row["date"] = datetime.date.today().isoformat()
+    if not problem:
+        answer = str(session.run("python", "-c", _MACHINE, silent=True))
+        row.update(json.loads(answer.strip().splitlines()[-1]))
+        problem = _install_releases(session, cell, layers, row)
+    if problem:
+        row.update(python=row.get("python", session.python), outcome=results.NOT_RUN, reason=problem)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder, "junit.xml")
+            arguments = [*cell["run"], *_selection(cell), "--junitxml", str(report)]
+            try:
+                run_tests(session, *arguments, TEST_LAYERS=str(layers))
+                row["outcome"] = results.PASSED
+            except nox.command.CommandFailed as error:
+                row.update(outcome=results.FAILED, reason=str(error))
+            row.update(_counts(report))
+    if row["outcome"] == results.PASSED and not row["passed"]:
+        row.update(outcome=results.NOT_RUN, reason="every test was skipped")
+    results.keep(row)
+    table.main()  # at once: a test of the next cell compares the two
+    _lines[cell["name"]] = _line(row)
+    return str(row["outcome"])
+
+
+def _line(row: dict[str, Any]) -> str:
+    """What became of a cell, in the words of the list at the end."""
+    counts = ["%d %s" % (row[name], name) for name in ("passed", "failed", "skipped") if row.get(name)]
+    shown = row["outcome"] + (": " + row["reason"] if "reason" in row else "")
+    return "%s (%s)" % (shown, ", ".join(counts)) if counts else shown
+
+
+def _install_releases(
+    session: nox.Session, cell: dict[str, Any], folder: pathlib.Path, row: dict[str, Any]
+) -> str:
+    """Install the folders that the cell's tests use; the problem, if there is one."""
+    name = cell.get("release")
+    if name is None:
+        return ""
+    try:
+        for needed in releases.needed(name):
+            install.layer(session, needed, folder, newest=needed == name and cell.get("newest", False))
+    except (nox.command.CommandFailed, OSError, ValueError) as error:
+        return "%s could not be installed: %s" % (needed, error)
+    row["frameworks"] = install.frameworks(folder / name)
+    return ""
+
+
+def _selection(cell: dict[str, Any]) -> list[str]:
+    """What keeps to the tests that are about the cell's release, or about none."""
+    if "release" in cell:
+        return ["-m", "release(name=%r)" % cell["release"]]
+    return ["-m", "not release"] if cell.get("without_release") else []
+
+
+def _counts(report: pathlib.Path) -> dict[str, int]:
+    """How many tests passed, failed and were skipped, by pytest's own report."""
+    if not report.is_file():
+        return {"passed": 0, "failed": 0, "skipped": 0}
+    suite = next(iter(xml.etree.ElementTree.parse(report).getroot()))
+    total, failures, errors, skipped = (
+        int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
+    )
+    return {"passed": total - failures - errors - skipped, "failed": failures + errors, "skipped": skipped}

@@ -1,0 +1,28 @@
+"""What came of the cells of the matrix: results.jsonl, one line for each outcome."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+FILE = pathlib.Path(__file__).with_name("results.jsonl")
+
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+
+# Two outcomes that agree in these are of the same cell on the same versions: only the newer one is kept.
+_KEY = ("cell", "platform", "python", "torch", "frameworks")
+
+
+def rows() -> list[dict[str, Any]]:
+    """All outcomes that were kept, by the name of the cell."""
+    if not FILE.is_file():
+        return []
+    return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+
+
+def keep(row: dict[str, Any]) -> None:
+    """Add an outcome; it takes the place of an older one of the same cell on the same versions."""
+    others = [old for old in rows() if [old.get(name) for name in _KEY] != [row.get(name) for name in _KEY]]
+    kept = sorted([*others, row], key=lambda row: str(row["cell"]))
+    FILE.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")

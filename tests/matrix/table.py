@@ -1,0 +1,54 @@
+"""Write the table of versions into the README, from the outcomes that were kept.
+
+    python tests/matrix/table.py
+
+It has a line for each passing outcome, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+from matrix import results
+from support import releases
+
+README = pathlib.Path(__file__).parents[2] / "README.md"
+BEGIN = "<!-- Written by tests/matrix/table.py from tests/matrix/results.jsonl. -->\n"
+END = "<!-- End of what is written by tests/matrix/table.py. -->\n"
+
+HEAD = """\
+| tested | with | Python | last passed |
+|---|---|---|---|
+"""
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The lines of the cells that have passed, in the order of cells.json."""
+    order = [cell["name"] for cell in [*releases.cells(), *releases.newest_cells()]]
+    passed = [row for row in rows if row["outcome"] == results.PASSED and row["cell"] in order]
+    passed.sort(key=lambda row: (order.index(row["cell"]), row["python"]))
+    return HEAD + "".join(_line(row) for row in passed)
+
+
+def _line(row: dict[str, Any]) -> str:
+    tested = ", ".join("%s %s" % pair for pair in row.get("frameworks", {}).items())
+    tested = tested or ("torch %s" % row["torch"] if "torch" in row else "no framework, no torch")
+    beside = ["torch %s" % row["torch"]] if row.get("frameworks") else []
+    beside += ["%s %s" % (name, row[name]) for name in ("wrapt", "packaging")]
+    cells = tested, ", ".join(beside), row["python"], "%s, %s" % (row["date"], row["platform"])
+    return "| %s |\n" % " | ".join(cells)
+
+
+def main() -> None:
+    """Replace what stands between the two marks."""
+    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    README.write_text(before + BEGIN + table(results.rows()) + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
