@@ -16,6 +16,7 @@ from . import identity
 # In which a loader worker notices that its rank is gone. torch.utils.data looks every 5 seconds.
 LOADER_SECONDS = 6.0
 _POLL_SECONDS = 0.1
+_KILL_SECONDS = 2.0  # in which a killed process has ended, unless a device keeps it
 
 
 class Process(NamedTuple):
@@ -61,12 +62,20 @@ def of_launcher(launcher: int) -> List[Process]:
 
 def end(processes: Sequence[Process], patience: float) -> List[Process]:
     """Wait ``patience`` seconds for the processes to end by themselves, then end the rest; returns it."""
+    if _are_gone(processes, patience):
+        return []
+    killed = [process for process in processes if process.send(signal.SIGKILL)]
+    _are_gone(killed, _KILL_SECONDS)
+    return killed
+
+
+def _are_gone(processes: Sequence[Process], patience: float) -> bool:
     deadline = time.monotonic() + patience
     while any(process.is_alive() for process in processes):
-        if time.monotonic() > deadline:
-            return [process for process in processes if process.send(signal.SIGKILL)]
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(_POLL_SECONDS)
-    return []
+    return True
 
 
 def _below(pid: int, session: int, table: Dict[int, Tuple[int, int, str]]) -> List[Process]:

@@ -11,94 +11,31 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
-from support import environment, ranks
-from support.processes import Processes, is_running
+from support import launching, ranks
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 
 LIMIT_SECONDS = 60
-OFF = {"DDP_PATCHES_SKIP": "ultralytics.launch*"}
-SLEEP = "time.sleep(600)"
-
-PARENT = """
-    import ddp_patches.auto
-    import os, subprocess, sys
-    from ultralytics.engine.trainer import BaseTrainer
-
-    exec(os.environ["PARENT_FIRST"])
-    try:
-        BaseTrainer().train()
-    except subprocess.CalledProcessError as error:
-        import pickle
-        assert str(pickle.loads(pickle.dumps(error))) == str(error)
-        print("%s, %d: %s" % (type(error).__name__, error.returncode, error), flush=True)
-        raise
-    print("train() returned", flush=True)
-"""
+STANDINS = [launching.RELAUNCH, launching.TORCHS_LAUNCHER]
 
 
-@pytest.fixture
-def processes(tmp_path):
-    started = Processes(tmp_path)
-    yield started
-    started.end()
-
-
-def launch(processes, rank_does, name="parent", prefix=(), parent_first="", port=None, **variables):
-    """Start a parent; `rank_does` is what a rank runs, `parent_first` what the parent runs before train()."""
-    folder = processes.folder / name
-    folder.mkdir(exist_ok=True)
-    known = environment.clean(
-        folder,
-        environment.TESTS / "standins" / "launch",
-        RANK_DOES=rank_does,
-        PARENT_FIRST=parent_first,
-        PORT=str(port or ranks.free_port()),
-        TMPDIR=str(folder),
-        **{"DDP_PATCHES_SKIP": "ultralytics.setup_ddp", **variables},
-    )
-    path = ranks.script(folder, PARENT, "parent.py")
-    return processes.start([*prefix, sys.executable, path], known, name)
-
-
-def both_ranks_begin(running):
-    for rank in (0, 1):
-        running.wait_for("RANK %d begins" % rank, LIMIT_SECONDS)
-
-
-def files_left(processes, name="parent"):
-    """Upstream's and ours."""
-    ours = ("_temp_", "ddp_patches-launch-")
-    return [path for path in (processes.folder / name).rglob("*") if path.name.startswith(ours)]
-
-
-def gone(pids, limit=30):
-    """Whether all of the processes have ended within `limit` seconds."""
-    deadline = time.monotonic() + limit
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not any(map(is_running, pids))
+def launch(processes, rank_does, name="parent", **more):
+    return launching.launch(processes, rank_does, name, standins=STANDINS, **more)
 
 
 def decoy(of):
     """A process of nobody's with the very command line of `of`."""
     with open("/proc/%d/cmdline" % of, encoding="utf-8") as file:
         words = file.read().split("\0")[:-1]
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(environment.TESTS / "standins" / "launch")}
-    known = dict(variables, LOCAL_RANK="0", RANK="0", RANK_DOES=SLEEP, YOLO_CONFIG_DIR="/")
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(map(str, STANDINS))}
+    known = dict(variables, LOCAL_RANK="0", RANK="0", RANK_DOES=launching.SLEEP, YOLO_CONFIG_DIR="/")
     process = subprocess.Popen(words, executable=sys.executable, env=known, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert b"RANK 0 begins" in process.stdout.readline()
     return process
-
-
-def pids_of_ranks(running):
-    words = [line.rpartition(" ")[2] for line in running.stdout().splitlines() if " begins, pid " in line]
-    return [int(word) for word in words]
 
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]
@@ -115,28 +52,28 @@ time.sleep(600)
 
 @BY_NAME
 def test_a_signal_to_the_parent_alone_ends_launcher_and_workers(processes, number):
-    running = launch(processes, SLEEP)
-    both_ranks_begin(running)
+    running = launch(processes, launching.SLEEP)
+    pids = launching.both_ranks_begin(running, LIMIT_SECONDS)
     started = running.descendants()
-    unrelated = decoy(pids_of_ranks(running)[0])
+    unrelated = decoy(pids[0])
     try:
         running.send(number)
         running.popen.wait(LIMIT_SECONDS)
-        assert gone(started), running.wait(0)
+        assert launching.gone(started), running.wait(0)
         assert unrelated.poll() is None
     finally:
         unrelated.kill()
         unrelated.communicate()
     # Python itself ends by SIGINT where nobody catches KeyboardInterrupt.
     running.wait(0).check(-number)
-    assert files_left(processes) == []
+    assert launching.files_left(processes.folder) == []
 
 
 @BY_NAME
 def test_without_the_patch_they_live_on(processes, number):
     """Shows that the test above can fail."""
-    running = launch(processes, SLEEP, **OFF)
-    both_ranks_begin(running)
+    running = launch(processes, launching.SLEEP, **launching.OFF)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     running.send(number)
     assert len(running.wait(LIMIT_SECONDS).leftovers) >= 2
 
@@ -149,21 +86,19 @@ def test_ranks_that_ignore_every_signal(processes, number):
     started = running.descendants()
     running.send(number)
     running.popen.wait(LIMIT_SECONDS)
-    assert gone(started), running.wait(0)
+    assert launching.gone(started), running.wait(0)
     running.wait(0).check(-number)
-    assert files_left(processes) == []
+    assert launching.files_left(processes.folder) == []
 
 
 def test_ranks_end_when_the_launcher_is_killed(processes):
-    running = launch(processes, SLEEP)
-    both_ranks_begin(running)
-    pids = pids_of_ranks(running)
-    with open("/proc/%d/stat" % pids[0], encoding="utf-8") as file:
-        os.kill(int(file.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    running = launch(processes, launching.SLEEP)
+    pids = launching.both_ranks_begin(running, LIMIT_SECONDS)
+    os.kill(launching.parent_of(pids[0]), signal.SIGKILL)
     result = running.wait(LIMIT_SECONDS)
-    assert gone(pids)
+    assert launching.gone(pids)
     assert "CalledProcessError, -9" in result.stdout
-    assert files_left(processes) == []
+    assert launching.files_left(processes.folder) == []
 
 
 def test_a_daemon_that_a_rank_has_started_is_left_alone(processes):
@@ -177,7 +112,7 @@ if rank == 0:
 time.sleep(600)
 """
     running = launch(processes, rank_does)
-    both_ranks_begin(running)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     running.wait_for("daemon ", LIMIT_SECONDS)
     (line,) = (line for line in running.stdout().splitlines() if line.startswith("daemon "))
     running.send(signal.SIGINT)
@@ -194,7 +129,7 @@ if rank == 0:
 time.sleep(600)
 """
     running = launch(processes, rank_does)
-    both_ranks_begin(running)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     running.wait_for("worker", LIMIT_SECONDS)
     running.send(signal.SIGTERM)
     assert running.wait(LIMIT_SECONDS).check(-signal.SIGTERM).leftovers == []
@@ -205,67 +140,41 @@ def test_a_parent_that_is_the_first_process_of_a_container(processes):
     prefix = ["unshare", "--pid", "--fork", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
         pytest.skip("unshare --pid is not permitted here")
-    running = launch(processes, SLEEP, prefix=prefix)
-    both_ranks_begin(running)
-    (first,) = children(running.pid)
+    running = launch(processes, launching.SLEEP, prefix=prefix)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
+    (first,) = launching.children_of(running.pid)
     os.kill(first, signal.SIGTERM)
     result = running.wait(LIMIT_SECONDS).check(128 + signal.SIGTERM)
     assert result.leftovers == []
-    assert files_left(processes) == []
-
-
-def children(pid):
-    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="utf-8") as file:
-        return [int(word) for word in file.read().split()]
+    assert launching.files_left(processes.folder) == []
 
 
 def test_a_launch_that_goes_well(processes):
     result = launch(processes, "time.sleep(1.5)").wait(LIMIT_SECONDS).check()
     assert "train() returned" in result.stdout
     assert result.stderr == ""
-    assert files_left(processes) == []
-
-
-# Of rank 0, whose peer rank 1 has just failed: in its next collective, within the same second.
-PEER = """
-mark = os.path.join(os.environ["TMPDIR"], "rank1")
-if rank == 1:
-    open(mark, "w").close()
-else:
-    while not os.path.exists(mark):
-        time.sleep(0.01)
-    time.sleep(0.3)
-    raise RuntimeError("Connection closed by peer")
-"""
-FAILS = (
-    PEER
-    + """
-def augment():
-    return {}["mosaic"]
-augment()
-"""
-)
+    assert launching.files_left(processes.folder) == []
 
 
 def test_a_failing_ranks_own_traceback(processes):
     """Its peer fails a moment later, with what such peers say."""
-    stdout = launch(processes, FAILS).wait(LIMIT_SECONDS).check(1).stdout
+    stdout = launch(processes, launching.FAILS).wait(LIMIT_SECONDS).check(1).stdout
     assert "WorkersFailed, 1: Command '['" in stdout
     assert "Rank 1 (" in stdout
     assert "failed first, with exit code 1." in stdout
     assert "in augment" in stdout
     assert "KeyError: 'mosaic'" in stdout
-    assert files_left(processes) == []
+    assert launching.files_left(processes.folder) == []
 
 
 def test_without_the_patch_the_exception_knows_nothing(processes):
-    result = launch(processes, "raise KeyError('mosaic')", **OFF).wait(LIMIT_SECONDS).check(1)
+    result = launch(processes, "raise KeyError('mosaic')", **launching.OFF).wait(LIMIT_SECONDS).check(1)
     assert "CalledProcessError, 1: Command '['" in result.stdout
     assert "mosaic" not in result.stdout
 
 
 def test_a_killed_rank_is_explained(processes):
-    stdout = launch(processes, PEER + "os.kill(os.getpid(), 9)").wait(LIMIT_SECONDS).check(1).stdout
+    stdout = launch(processes, launching.KILLED).wait(LIMIT_SECONDS).check(1).stdout
     assert "failed first, ended by signal 9 (SIGKILL)." in stdout
     assert "host memory" in stdout
 
@@ -280,15 +189,12 @@ def test_an_exit_without_an_exception(processes):
 def test_two_launches_that_have_found_the_same_port(processes, off):
     """Between upstream's look for a free port and the launcher's use of it lie seconds."""
     port = ranks.free_port()
-    rank_does = "print('%s has %s' % (os.environ['NAME'], rank), flush=True)\n" + SLEEP
-    variables = OFF if off else {}
+    rank_does = "print('%s has %s' % (os.environ['NAME'], rank), flush=True)\n" + launching.SLEEP
+    variables = launching.OFF if off else {}
     one = launch(processes, rank_does, "one", port=port, NAME="one", **variables)
     two = launch(processes, rank_does, "two", port=port, NAME="two", **variables)
     if off:
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while one.popen.poll() is None and two.popen.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        loser = one if one.popen.poll() is not None else two
+        loser = launching.ended([one, two], LIMIT_SECONDS)[0]
         assert "Address already in use" in loser.wait(0).check(1).stderr
     else:
         for running in (one, two):
@@ -306,8 +212,8 @@ def test_a_port_that_somebody_listens_on_is_not_taken(processes):
 @pytest.mark.parametrize("off", [False, True])
 def test_a_closed_terminal_under_nohup(processes, off):
     """SIGHUP goes to parent and launcher; the parent ignores it, the launcher sets a handler of its own."""
-    running = launch(processes, "time.sleep(3)", prefix=["nohup"], **(OFF if off else {}))
-    both_ranks_begin(running)
+    running = launch(processes, "time.sleep(3)", prefix=["nohup"], **(launching.OFF if off else {}))
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     os.killpg(running.pid, signal.SIGHUP)
     result = running.wait(LIMIT_SECONDS)
     assert ("train() returned" in result.stdout) is not off, result
@@ -316,17 +222,17 @@ def test_a_closed_terminal_under_nohup(processes, off):
 
 def test_files_of_a_launch_that_cannot_be_written(processes):
     """Upstream has made its file before it finds that the trainer cannot be pickled."""
-    for name, variables in (("on", {}), ("off", OFF)):
+    for name, variables in (("on", {}), ("off", launching.OFF)):
         first = "BaseTrainer.cannot_be_pickled = True"
         running = launch(processes, "pass", name, parent_first=first, **variables)
         assert "cannot pickle it" in running.wait(LIMIT_SECONDS).check(1).stderr
-    assert files_left(processes, "on") == []
-    assert len(files_left(processes, "off")) == 2
+    assert launching.files_left(processes.folder / "on") == []
+    assert len(launching.files_left(processes.folder / "off")) == 2
 
 
 def test_another_copy_of_the_library_is_named(processes):
     """Report 46: the parent's folder has a copy of its own; the workers run a file of another folder."""
-    source = environment.TESTS / "standins" / "launch" / "ultralytics"
+    source = launching.RELAUNCH / "ultralytics"
     copy = processes.folder / "parent" / "ultralytics"  # beside the script, which Python puts on the path
     shutil.copytree(str(source), str(copy))
     running = launch(processes, "pass")
@@ -344,10 +250,10 @@ def handler(number, frame):
     sys.exit(7)
 signal.signal(signal.SIGTERM, handler)
 """
-    running = launch(processes, SLEEP, parent_first=first)
-    both_ranks_begin(running)
+    running = launch(processes, launching.SLEEP, parent_first=first)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     started = running.descendants()
     running.send(signal.SIGTERM)
     assert "the user's own" in running.wait(LIMIT_SECONDS).check(7).stdout
-    assert gone(started)
-    assert files_left(processes) == []
+    assert launching.gone(started)
+    assert launching.files_left(processes.folder) == []

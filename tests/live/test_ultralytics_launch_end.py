@@ -10,17 +10,13 @@ import os
 import shutil
 import signal
 import sys
-import time
 
 import pytest
 
-from support import dataset, layers, ranks
-from support.processes import is_running
+from support import dataset, launching, layers, ranks
 from support.releases import NEWEST_ULTRALYTICS
 
 LIMIT_SECONDS = 400  # some 20 s on two free cores, many times that on busy ones
-OFF = {"DDP_PATCHES_SKIP": "ultralytics.launch*"}
-SLEEP = "time.sleep(1200)"
 
 USER_TRAINER = """
     import os, sys, time
@@ -85,25 +81,6 @@ def launch(processes, version, rank_does, name="parent", prefix=(), **variables)
     return processes.start([*prefix, sys.executable, path], known, name)
 
 
-def both_ranks_begin(running):
-    for rank in (0, 1):
-        running.wait_for("RANK %d begins" % rank, LIMIT_SECONDS)
-
-
-def files_left(processes):
-    """Upstream's and ours."""
-    ours = ("_temp_", "ddp_patches-launch-")
-    return [path for path in processes.folder.rglob("*") if path.name.startswith(ours)]
-
-
-def gone(pids, limit=60):
-    """Whether all of the processes have ended within `limit` seconds."""
-    deadline = time.monotonic() + limit
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return not any(map(is_running, pids))
-
-
 # A release for each form of the relaunch: the user's script again; a generated file; that and a pickle.
 @pytest.mark.parametrize(
     ("version", "number"),
@@ -117,67 +94,48 @@ def gone(pids, limit=60):
     ],
 )
 def test_a_signal_to_the_parent_alone_ends_launcher_and_workers(processes, version, number):
-    running = launch(processes, version, SLEEP)
-    both_ranks_begin(running)
+    running = launch(processes, version, launching.SLEEP)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     started = running.descendants()
     assert len(started) >= 3
     running.send(number)
     running.popen.wait(120)
-    assert gone(started), running.wait(0)
+    assert launching.gone(started), running.wait(0)
     running.wait(0).check(-number)
-    assert files_left(processes) == []
+    assert launching.files_left(processes.folder) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_without_the_patch_they_live_on(processes, number):
     """Shows that the test above can fail."""
-    running = launch(processes, NEWEST_ULTRALYTICS, SLEEP, **OFF)
-    both_ranks_begin(running)
+    running = launch(processes, NEWEST_ULTRALYTICS, launching.SLEEP, **launching.OFF)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     running.send(number)
     assert len(running.wait(120).leftovers) >= 2
 
 
-# Of rank 0, whose peer rank 1 has just failed: in its next collective, within the same second.
-PEER = """
-mark = os.path.join(os.environ["TMPDIR"], "rank1")
-if rank == 1:
-    open(mark, "w").close()
-else:
-    while not os.path.exists(mark):
-        time.sleep(0.01)
-    time.sleep(0.3)
-    raise RuntimeError("Connection closed by peer")
-"""
-FAILS = (
-    PEER
-    + """
-def augment():
-    return {}["mosaic"]
-augment()
-"""
-)
-
-
 @pytest.mark.parametrize("version", ["8.0.100", NEWEST_ULTRALYTICS])
 def test_a_failing_ranks_own_traceback(processes, version):
-    result = launch(processes, version, FAILS).wait(LIMIT_SECONDS).check(1)
+    result = launch(processes, version, launching.FAILS).wait(LIMIT_SECONDS).check(1)
     assert "WorkersFailed: Command '['" in result.stdout
     _, _, told = result.stdout.partition("Rank 1 (")
     assert "failed first, with exit code 1." in told
     assert "in augment" in told
     assert "KeyError: 'mosaic'" in told
-    assert files_left(processes) == []
+    assert launching.files_left(processes.folder) == []
 
 
 def test_a_killed_rank_is_explained(processes):
-    result = launch(processes, "8.2.103", PEER + "os.kill(os.getpid(), 9)").wait(LIMIT_SECONDS).check(1)
+    result = launch(processes, "8.2.103", launching.KILLED).wait(LIMIT_SECONDS).check(1)
     _, _, told = result.stdout.partition("Rank 1 (")
     assert "failed first, ended by signal 9 (SIGKILL)." in told
     assert "host memory" in told
 
 
 def test_without_the_patch_the_exception_knows_nothing(processes):
-    result = launch(processes, NEWEST_ULTRALYTICS, FAILS, **OFF).wait(LIMIT_SECONDS).check(1)
+    result = (
+        launch(processes, NEWEST_ULTRALYTICS, launching.FAILS, **launching.OFF).wait(LIMIT_SECONDS).check(1)
+    )
     assert "CalledProcessError: Command '['" in result.stdout
     assert "mosaic" not in result.stdout
 
@@ -186,9 +144,9 @@ def test_without_the_patch_the_exception_knows_nothing(processes):
 def test_a_closed_terminal_under_nohup(processes, off):
     """SIGHUP goes to parent and launcher; the parent ignores it, the launcher sets a handler of its own."""
     rank_does = "time.sleep(5)"
-    variables = OFF if off else {}
+    variables = launching.OFF if off else {}
     running = launch(processes, NEWEST_ULTRALYTICS, rank_does, prefix=["nohup"], **variables)
-    both_ranks_begin(running)
+    launching.both_ranks_begin(running, LIMIT_SECONDS)
     os.killpg(running.pid, signal.SIGHUP)
     result = running.wait(LIMIT_SECONDS)
     assert ("train() returned" in result.stdout) is not off, result
