@@ -18,6 +18,7 @@ from . import identity
 from .family import Process
 
 VARIABLE = "DDP_PATCHES_LAUNCH"
+LAUNCHER = "launcher"  # under which name the launcher tells the parent who it is
 
 
 @dataclasses.dataclass(frozen=True)

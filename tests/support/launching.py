@@ -13,7 +13,7 @@ from support.processes import Processes, Running, is_running
 
 RELAUNCH = environment.TESTS / "standins" / "relaunch"  # for Ultralytics
 TORCHS_LAUNCHER = environment.TESTS / "standins" / "torchs_launcher"  # for torch
-OFF = {"DDP_PATCHES_SKIP": "ultralytics.launch*"}
+OFF = {"DDP_PATCHES_SKIP": "ultralytics.launch"}
 SLEEP = "time.sleep(1200)"  # what a rank does that is to be ended
 
 PARENT = """

@@ -26,8 +26,6 @@ _PORT = "--master_port"
 _SIGNALS = "--signals-to-handle=SIGTERM,SIGINT,SIGQUIT"
 _MODULE = "torch.distributed.run"
 
-LAUNCHER = "launcher"  # under which name it tells who it is
-
 
 class WorkersFailed(subprocess.CalledProcessError):
     """Upstream's exception, with what is known of the rank that failed first.
@@ -97,7 +95,9 @@ class Launch:
         self._interruption.follow()
 
     def _launcher(self) -> Optional[Process]:
-        found = launched.read(self._launched.folder, LAUNCHER) if self._launched is not None else None
+        found = (
+            launched.read(self._launched.folder, launched.LAUNCHER) if self._launched is not None else None
+        )
         # Without a start time (no /proc) nobody can be told from a later process with the same pid.
         return Process(int(found[0]), str(found[1])) if isinstance(found, list) and found[1] else None
 

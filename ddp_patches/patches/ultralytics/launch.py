@@ -10,7 +10,7 @@ nobody else takes it meanwhile.
 ``BaseTrainer.train`` is what ends when the launch does, in whatever way. A signal goes to the launcher, which
 ends its workers; a failure of a worker reaches the caller with that worker's own traceback; upstream's files
 are removed. In a worker it is the training itself: an exception there is written down for the parent, and the
-worker ends when launcher or parent are gone (``launcher.py`` has the launcher's part).
+worker ends when launcher or parent are gone (``torch.launcher`` has the launcher's part).
 
 Nothing of ours is written into the run's folder: upstream has just removed it, and would remove it again.
 """

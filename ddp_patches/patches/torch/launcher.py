@@ -17,9 +17,8 @@ from ...engine import ledger
 from ...engine.patch import patch
 from ...runtime import family, first_failure, launched
 from ...runtime.watch import Watch
-from . import _parent
 
-ID = "ultralytics.launcher"
+ID = "torch.launcher"
 
 
 def obstacle() -> Optional[str]:
@@ -32,7 +31,7 @@ def obstacle() -> Optional[str]:
 launcher = patch(
     ID,
     package="torch",
-    summary="the launcher that Ultralytics starts ends, with its ranks, when the parent process is gone",
+    summary="a launcher that Ultralytics has started ends, with its ranks, when the parent process is gone",
     why="a killed parent leaves the launcher and all ranks running",
     upstream="https://docs.ultralytics.com/modes/train/#multi-gpu-training",
     since="0.1.0",
@@ -63,7 +62,7 @@ def launch_agent(original: Callable[..., Any]) -> Callable[..., Any]:
 def _begin(found: launched.Launch) -> Watch:
     this = family.this_process()
     if found.parent.is_alive():
-        launched.write(found.folder, _parent.LAUNCHER, list(this))
+        launched.write(found.folder, launched.LAUNCHER, list(this))
     os.environ[launched.VARIABLE] = found.with_launcher(this).encode()
     return Watch(
         {"the process that has launched this training": found.parent},
