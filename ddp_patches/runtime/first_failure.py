@@ -104,6 +104,11 @@ def read(folder: str) -> List[Failure]:
     return list(found.values())
 
 
+def has_failed(folder: str) -> bool:
+    """Whether the launcher has failed; a rank may raise, and its program go on to a good end."""
+    return launched.read(folder, _LAUNCHER) is not None
+
+
 def launchers_error(folder: str) -> str:
     """The launcher's own error, where it failed without any rank; else empty."""
     return str((launched.read(folder, _LAUNCHER) or {}).get("error", "")).strip()

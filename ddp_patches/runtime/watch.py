@@ -55,7 +55,8 @@ class Watch:
     def _end(self, what: str, process: Process) -> None:
         self._family = self._mine()
         self._ending = True
-        console.warn("%s (pid %d) is gone: this process ends" % (what, process.pid))
+        if os.environ.get("RANK", "0") == "0":  # each rank does the same, for the same reason
+            console.warn("%s (pid %d) is gone: this process ends" % (what, process.pid))
         self._tidy()
         os.kill(self._pid, signal.SIGTERM)
         if not self._over.wait(settings.current().exit_timeout):

@@ -101,6 +101,19 @@ def test_ranks_end_when_the_launcher_is_killed(processes):
     assert launching.files_left(processes.folder) == []
 
 
+def test_ranks_end_when_parent_and_launcher_are_killed_together(processes):
+    running = launch(processes, launching.SLEEP)
+    pids = launching.both_ranks_begin(running, LIMIT_SECONDS)
+    launcher = launching.parent_of(pids[0])
+    # First stopped, or the launcher might be quicker than we are.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (launcher, running.pid):
+            os.kill(pid, number)
+    running.popen.wait(LIMIT_SECONDS)
+    assert launching.gone(pids), running.wait(0)
+    assert launching.files_left(processes.folder) == []
+
+
 def test_a_daemon_that_a_rank_has_started_is_left_alone(processes):
     """A logger's service, which wants to finish its upload after the rank. It has a session of its own."""
     rank_does = """
@@ -167,10 +180,17 @@ def test_a_failing_ranks_own_traceback(processes):
     assert launching.files_left(processes.folder) == []
 
 
+def test_a_rank_that_raises_and_ends_well_is_no_failure(processes):
+    rank_does = "sys.excepthook = lambda *error: os._exit(0)\nraise KeyError('mosaic')"
+    result = launch(processes, rank_does).wait(LIMIT_SECONDS).check()
+    assert "train() returned" in result.stdout
+    assert "mosaic" not in result.stdout + result.stderr
+
+
 def test_without_the_patch_the_exception_knows_nothing(processes):
     result = launch(processes, "raise KeyError('mosaic')", **launching.OFF).wait(LIMIT_SECONDS).check(1)
     assert "CalledProcessError, 1: Command '['" in result.stdout
-    assert "mosaic" not in result.stdout
+    assert "KeyError" not in result.stdout
 
 
 def test_a_killed_rank_is_explained(processes):

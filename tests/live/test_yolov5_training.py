@@ -66,7 +66,7 @@ def checkout(folder, version):
         shutil.copy(str(source / part), str(made / part))
     for file in made.rglob("*.py"):
         text = file.read_text(encoding="utf-8")
-        text = text.replace("from yolov5 import __version__", "__version__ = %r" % version)
+        text = re.sub(r"(?m)^from yolov5 import __version__$", "__version__ = %r" % version, text)
         file.write_text(re.sub(r"\b(from|import) yolov5\.", r"\1 ", text), encoding="utf-8")
     return torchrun(folder, made / "models" / "yolov5n.yaml", made / "train.py"), []
 

@@ -71,6 +71,11 @@ class Launch:
         """Whether a signal asked for the end of the launch."""
         return self._interruption.received is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the launcher has failed."""
+        return self._launched is not None and first_failure.has_failed(self._launched.folder)
+
     def report(self) -> str:
         """What is known of a failed launch; empty where nothing is, or where a signal was the reason."""
         if self._launched is None or self.was_interrupted:

@@ -102,7 +102,7 @@ def _train_as_parent(original: Callable[..., Any], trainer: Any, arguments: Any,
     report = ""
     try:
         result = original(trainer, *arguments, **keywords)
-        report = ledger.attempt(ID, own.report, "")
+        report = ledger.attempt(ID, own.report, "") if own.has_failed else ""
     except subprocess.CalledProcessError as error:
         report = ledger.attempt(ID, own.report, "")
         if report:
