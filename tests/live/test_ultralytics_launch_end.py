@@ -159,5 +159,5 @@ def test_another_copy_of_ultralytics_is_named(processes):
     shutil.copytree(str(layers.ultralytics(version) / "ultralytics"), str(copy))
     result = launch(processes, version, "pass").wait(LIMIT_SECONDS).check()
     (line,) = (line for line in result.stderr.splitlines() if "another copy of Ultralytics" in line)
-    assert str(layers.ultralytics(version) / "ultralytics") in line
-    assert str(copy) in line
+    assert str((layers.ultralytics(version) / "ultralytics").resolve()) in line
+    assert str(copy.resolve()) in line
