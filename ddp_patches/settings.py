@@ -22,7 +22,7 @@ ON_WORDS = ("1", "on", "true", "yes")
 
 # Set by ourselves for child processes; not settings, and not to be reported as misspelt ones.
 INTERNAL_VARIABLES = frozenset(
-    PREFIX + name for name in ("ARMED", "FAILURES", "KEYWORDS", "REHEARSAL", "TRACE", "WARNED")
+    PREFIX + name for name in ("ARMED", "FAILURES", "KEYWORDS", "LAUNCH", "REHEARSAL", "TRACE", "WARNED")
 )  # fmt: skip
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

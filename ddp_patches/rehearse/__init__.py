@@ -15,7 +15,7 @@ from .. import _finder, console
 from . import permit
 
 # In the order of the catalogue. Imported only under a valid permit: each enters its patches when imported.
-_STAND_INS = ("cuda", "gloo", "openmmlab", "ultralytics")
+_STAND_INS = ("cuda", "gloo", "openmmlab", "ultralytics", "yolov5")
 
 LINE_MARK = "REHEARSAL"
 

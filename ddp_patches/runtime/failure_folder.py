@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from typing import List, MutableMapping
+from typing import List, MutableMapping, Tuple
 
 VARIABLE = "DDP_PATCHES_FAILURES"
 _FIRST = "first"
@@ -59,6 +59,16 @@ def earliest_of_last_attempt() -> str:
     return _earliest(folder, max(attempts, key=int)) if attempts else ""
 
 
+def all_of_last_attempt(folder: str) -> List[str]:
+    """The failures of all ranks of a launch, each as it was written down."""
+    attempts = {name.partition(".")[0] for name in _names(folder)}
+    return (
+        [text for is_first, _, text in _written(folder, max(attempts, key=int)) if not is_first]
+        if attempts
+        else []
+    )
+
+
 def _folder() -> str:
     folder = os.environ.get(VARIABLE, "")
     return folder if os.path.isdir(folder) else ""
@@ -90,6 +100,13 @@ def _write(name: str, text: str) -> None:
 
 
 def _earliest(folder: str, attempt: str) -> str:
+    # What the store says is the first counts before what the clocks say.
+    found = _written(folder, attempt)
+    return min(found, key=lambda each: (not each[0], each[1]))[2] if found else ""
+
+
+def _written(folder: str, attempt: str) -> List[Tuple[bool, float, str]]:
+    """Whether it is the first by the store's word, its time, its text."""
     found = []
     for name in _names(folder):
         if not name.startswith(attempt + ".") or name.endswith("~"):
@@ -97,7 +114,7 @@ def _earliest(folder: str, attempt: str) -> str:
         try:
             with open(os.path.join(folder, name), errors="replace") as file:
                 text = file.read(_LONGEST)
-            found.append((not name.endswith(_FIRST), float(json.loads(text)["time"]), text))
+            found.append((name.endswith(_FIRST), float(json.loads(text)["time"]), text))
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-    return min(found)[2] if found else ""
+    return found

@@ -46,9 +46,13 @@ class Failure:
             self.host,
             self.pid,
             time.strftime("%H:%M:%S", time.localtime(self.time)),
-            ": ".join(filter(None, (self.kind, " ".join(self.message.split())))),
+            self.summary(),
             self.place,
         )
+
+    def summary(self) -> str:
+        """``ValueError: bad label``."""
+        return ": ".join(filter(None, (self.kind, " ".join(self.message.split()))))
 
     def dump(self) -> str:
         """JSON."""
@@ -84,7 +88,9 @@ def report(error: BaseException) -> None:
     the error itself matters more.
     """
     global _reported
-    if _reported:
+    is_end = isinstance(error, SystemExit) and error.code in (0, None)
+    # Whoever is interrupted has not failed.
+    if _reported or is_end or isinstance(error, KeyboardInterrupt):
         return
     _reported = True
     try:
@@ -153,9 +159,9 @@ def install() -> None:
     previous, pid = sys.excepthook, os.getpid()
 
     def hook(kind: Any, error: BaseException, trace: Any) -> None:
-        # Before the traceback, so that the error that matters comes first in this rank's log. Whoever is
-        # interrupted has not failed, and a child that was forked is no rank.
-        if os.getpid() == pid and not isinstance(error, (SystemExit, KeyboardInterrupt)):
+        # Before the traceback, so that the error that matters comes first in this rank's log. A child that
+        # was forked is no rank.
+        if os.getpid() == pid:
             report(error)
         previous(kind, error, trace)
 

@@ -1,0 +1,2 @@
+class NoCredentialsError(Exception):
+    pass

@@ -1,0 +1,2 @@
+class HFValidationError(Exception):
+    pass
