@@ -52,6 +52,8 @@ KINDS = {
     "again": AWAY,
     "collectives": (PARTED, "in broadcast", "in all_reduce", "Compare the places"),
     "forward": (PARTED, "in DDP forward", "in barrier", "model.module"),
+    "batches": (PARTED, "in DDP backward", "in barrier", "an unequal number of batches"),
+    "killed": ("Rank {0} is gone (", "its process has ended", "in recv", "Exit code -9"),
     "leaves": ("Rank {0} is missing.", "at the end of its program", "in all_reduce", "same number of steps"),
 }
 
@@ -117,7 +119,7 @@ class Job:
 @pytest.mark.parametrize(
     ("launcher", "culprit", "kinds"),
     [
-        ("ranks", 1, ["sleeps", "evaluates", "subgroup", "again", "collectives"]),
+        ("ranks", 1, ["sleeps", "evaluates", "subgroup", "again", "batches"]),
         ("torchrun", 0, ["swallows", "loader-forkserver", "receives", "lock", "forward"]),
         ("spawn", 1, ["computes", "loader-fork", "leaves"]),
         pytest.param(
@@ -125,6 +127,7 @@ class Job:
         ),
         pytest.param("torchrun", 1, ["receives", "lock", "leaves"], marks=pytest.mark.matrix),
         pytest.param("spawn", 0, ["sleeps", "loader-spawn", "forward"], marks=pytest.mark.matrix),
+        ("ranks", 1, ["killed"]),
     ],
 )
 def test_the_missing_rank_is_named_with_file_and_line(jobs, launcher, culprit, kinds):
@@ -135,5 +138,6 @@ def test_the_missing_rank_is_named_with_file_and_line(jobs, launcher, culprit, k
     assert len(reports) >= len(kinds)
     for report in reports:
         assert report["sentence"] and report["severity"] in ("slow", "failure") and report["next"]
-        assert [post["rank"] for post in report["ranks"]] == [0, 1, 2]
+        there = [rank for rank in range(3) if str(rank) not in report["silent"]]
+        assert [post["rank"] for post in report["ranks"]] == there
         assert all(post["stack"] for post in report["ranks"])

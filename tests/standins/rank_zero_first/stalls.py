@@ -5,6 +5,7 @@ may be one that cannot end (ranks in different collectives): then the test ends 
 """
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -27,17 +28,13 @@ class Data(torch.utils.data.Dataset):
         return 1
 
     def __getitem__(self, index):
-        while IS_CULPRIT and not is_over(self.kind):
+        while IS_CULPRIT and not os.path.exists(os.path.join(FOLDER, self.kind)):
             time.sleep(0.05)
         return torch.ones(1)
 
 
-def is_over(kind):
-    return os.path.exists(os.path.join(FOLDER, kind))
-
-
 def until_over(kind):
-    while not is_over(kind):
+    while not os.path.exists(os.path.join(FOLDER, kind)):
         time.sleep(0.05)
 
 
@@ -48,7 +45,7 @@ def sleeps(kind):
 
 
 def computes(kind):
-    while IS_CULPRIT and not is_over(kind):
+    while IS_CULPRIT and not os.path.exists(os.path.join(FOLDER, kind)):
         sum(range(10000))
     job.total()
 
@@ -137,6 +134,21 @@ def forward(kind):
     if IS_CULPRIT:
         model(torch.ones(2, 2))
     dist.barrier(group=group)
+
+
+def batches(kind):
+    """The culprit has one batch less, and is in the barrier after the epoch."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    for _ in range(2 if IS_CULPRIT else 3):
+        model(torch.ones(1, 2)).sum().backward()
+    dist.barrier()
+
+
+def killed(kind):
+    """Over gloo whoever waits for a dead rank hears of it; these two wait for each other."""
+    if IS_CULPRIT:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.recv(torch.ones(1), 2 - job.RANK)
 
 
 def leaves(kind):
