@@ -16,7 +16,7 @@ import shutil
 import sys
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from .. import console, settings
+from .. import console, parsers
 from ..engine import ledger
 from ..runtime import launch
 from ._exchange import exchanged
@@ -44,8 +44,8 @@ class Launch:
         if given is None:
             return
         try:
-            seconds = settings.parse_duration(given)
-        except settings.SettingError as error:
+            seconds = parsers.duration(given)
+        except parsers.SettingError as error:
             console.warn_once("init_dist: timeout %r %s; upstream gets it as it is" % (given, error))
             return
         if self._bound.arguments.get("init_backend", "torch") == "torch":

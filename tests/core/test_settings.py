@@ -10,7 +10,7 @@ import re
 import pytest
 
 import ddp_patches
-from ddp_patches import settings
+from ddp_patches import parsers, settings
 from ddp_patches.settings import SettingError
 
 FIELDS = [field.name for field in dataclasses.fields(settings.Settings)]
@@ -34,7 +34,7 @@ FIELDS = [field.name for field in dataclasses.fields(settings.Settings)]
     ],
 )
 def test_durations(text, seconds):
-    parsed = settings.parse_duration(text)
+    parsed = parsers.duration(text)
     assert parsed == seconds and type(parsed) is float
 
 
@@ -71,7 +71,7 @@ def test_durations(text, seconds):
 )
 def test_what_is_no_duration(value):
     with pytest.raises(SettingError):
-        settings.parse_duration(value)
+        parsers.duration(value)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_no_duration(value):
 def test_durations_are_written_as_people_write_them(seconds, text):
     assert settings.format_duration(seconds) == text
     if seconds:
-        assert settings.parse_duration(text) == seconds
+        assert parsers.duration(text) == seconds
 
 
 def test_defaults():

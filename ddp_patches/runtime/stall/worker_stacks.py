@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, List, Optional
 
-from ... import settings
+from ... import parsers, settings
 from ..stacks import Place
 
 _NAME = "ddp_patches stack"
@@ -30,7 +30,7 @@ _prepares_children = False
 
 def signal_number() -> int:
     """Of the setting ``stack_signal``; 0 where it is off or there are no real-time signals."""
-    return settings.parse_signal(settings.current().stack_signal) if hasattr(signal, "SIGRTMIN") else 0
+    return parsers.signal_number(settings.current().stack_signal) if hasattr(signal, "SIGRTMIN") else 0
 
 
 def prepare_children() -> None:
