@@ -18,15 +18,36 @@ _FIRST = "first"
 _LONGEST = 64 * 1024  # characters
 
 
+class _Folders:
+    """``launch``: for what this process launches, made by it; ``rank``: for its own failure, inherited."""
+
+    launch = ""
+    rank = os.environ.get(VARIABLE, "")
+
+
+def _after_fork() -> None:
+    _Folders.launch, _Folders.rank = "", os.environ.get(VARIABLE, "")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def prepare(environ: MutableMapping[str, str]) -> None:
     """Have the processes that are started from now on leave their failures in one folder.
 
-    It is removed when this process ends. A launch below another one uses that one's. Raises OSError.
+    It is removed when this process ends. A launcher that another process has started for a launch of its
+    own uses that one's folder; a rank that launches something else does not. Raises OSError.
     """
-    if os.path.isdir(environ.get(VARIABLE, "")):
+    if _Folders.launch and environ.get(VARIABLE) == _Folders.launch:
+        for name in _names(_Folders.launch):  # of an earlier launch
+            os.unlink(os.path.join(_Folders.launch, name))
+        return
+    is_rank = environ.get("RANK", "-1") not in ("", "-1")
+    if os.path.isdir(environ.get(VARIABLE, "")) and not is_rank:
         return
     folder = tempfile.mkdtemp(prefix="ddp_patches-failures-")
-    environ[VARIABLE] = folder
+    _Folders.launch = environ[VARIABLE] = folder
     pid = os.getpid()
 
     def remove() -> None:
@@ -47,31 +68,23 @@ def note_first(text: str) -> None:
 
 
 def earliest() -> str:
-    """The first failure of this attempt that is known here, ``""`` if none is."""
-    folder, attempt = _folder(), _attempt()
-    return _earliest(folder, attempt) if folder else ""
+    """For a rank: the first failure of this attempt that is known here, ``""`` if none is."""
+    return _earliest(_written(_Folders.rank, _attempt()))
 
 
-def earliest_of_last_attempt() -> str:
-    """For the launcher: it may have started the ranks several times."""
-    folder = _folder()
-    attempts = {name.partition(".")[0] for name in _names(folder)}
-    return _earliest(folder, max(attempts, key=int)) if attempts else ""
-
-
-def all_of_last_attempt(folder: str) -> List[str]:
-    """The failures of all ranks of a launch, each as it was written down."""
-    attempts = {name.partition(".")[0] for name in _names(folder)}
-    return (
-        [text for is_first, _, text in _written(folder, max(attempts, key=int)) if not is_first]
-        if attempts
-        else []
-    )
-
-
-def _folder() -> str:
+def earliest_of_launch() -> str:
+    """For the launcher: the same, of the last attempt if it has started the ranks several times."""
     folder = os.environ.get(VARIABLE, "")
-    return folder if os.path.isdir(folder) else ""
+    return _earliest(_written(folder, _last_attempt(folder)))
+
+
+def all_of_launch(folder: str) -> List[str]:
+    """The failures of all ranks of the last attempt of a launch, each as it was written down."""
+    return [text for is_first, _, text in _written(folder, _last_attempt(folder)) if not is_first]
+
+
+def _last_attempt(folder: str) -> str:
+    return max((name.partition(".")[0] for name in _names(folder)), key=int, default="0")
 
 
 def _attempt() -> str:
@@ -87,11 +100,10 @@ def _names(folder: str) -> List[str]:
 
 
 def _write(name: str, text: str) -> None:
-    folder = _folder()
-    if not folder:
-        return
-    path = os.path.join(folder, "%s.%s" % (_attempt(), name))
+    path = os.path.join(_Folders.rank, "%s.%s" % (_attempt(), name))
     try:
+        if not os.path.isdir(_Folders.rank):
+            return
         with open(path + "~", "w") as file:
             file.write(text)
         os.replace(path + "~", path)
@@ -99,9 +111,8 @@ def _write(name: str, text: str) -> None:
         pass
 
 
-def _earliest(folder: str, attempt: str) -> str:
+def _earliest(found: List[Tuple[bool, float, str]]) -> str:
     # What the store says is the first counts before what the clocks say.
-    found = _written(folder, attempt)
     return min(found, key=lambda each: (not each[0], each[1]))[2] if found else ""
 
 

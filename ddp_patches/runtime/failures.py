@@ -177,7 +177,7 @@ def say_at_the_end() -> None:
 
     def hook(kind: Any, error: BaseException, trace: Any) -> None:
         previous(kind, error, trace)
-        found = parse(failure_folder.earliest_of_last_attempt()) if os.getpid() == pid else None
+        found = parse(failure_folder.earliest_of_launch()) if os.getpid() == pid else None
         if found is not None:
             console.warn("%s What other ranks report is a consequence of that." % found.sentence())
 

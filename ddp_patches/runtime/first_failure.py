@@ -49,7 +49,7 @@ def read(folder: str) -> List[Ended]:
     found: Dict[int, Ended] = {
         int(rank): Ended(int(rank), pid, code, None) for rank, (pid, code) in codes.items()
     }
-    for told in map(failures.parse, failure_folder.all_of_last_attempt(folder)):
+    for told in map(failures.parse, failure_folder.all_of_launch(folder)):
         if told is not None:
             code = found[told.rank].exit_code if told.rank in found else None
             found[told.rank] = Ended(

@@ -49,7 +49,7 @@ def test_nothing_is_known():
 def rank(tmp_path, monkeypatch):
     """This process is rank 1 of a launch whose folder is tmp_path, and has not failed yet."""
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv(failure_folder.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(failure_folder._Folders, "rank", str(tmp_path))
     monkeypatch.setattr(failures, "_reported", False)
 
 
@@ -117,3 +117,30 @@ def test_a_kept_port_lets_through_who_reuses_addresses():
         store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         store.bind(("", number))
         store.listen()
+
+
+def test_a_second_launch_of_a_process_knows_nothing_of_the_first(monkeypatch, tmp_path):
+    """As in a search for hyperparameters, where a training that fails is followed by another one."""
+    monkeypatch.setattr(failure_folder._Folders, "launch", "")
+    monkeypatch.delenv(failure_folder.VARIABLE, raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    environ = {}
+    failure_folder.prepare(environ)
+    folder = environ[failure_folder.VARIABLE]
+    monkeypatch.setenv(failure_folder.VARIABLE, folder)
+    monkeypatch.setattr(failure_folder._Folders, "rank", folder)
+    failure_folder.note(1, json.dumps({"time": 5.0}))
+    assert failure_folder.earliest_of_launch() and failure_folder.earliest()
+    failure_folder.prepare(environ)
+    assert environ[failure_folder.VARIABLE] == folder and failure_folder.earliest_of_launch() == ""
+
+
+def test_who_uses_whose_folder(monkeypatch, tmp_path):
+    """A launcher below Ultralytics' parent uses the parent's; a rank that launches something does not."""
+    monkeypatch.setattr(failure_folder._Folders, "launch", "")
+    launcher, rank = ({failure_folder.VARIABLE: str(tmp_path)} for _ in range(2))
+    rank["RANK"] = "0"
+    failure_folder.prepare(launcher)
+    failure_folder.prepare(rank)
+    assert launcher[failure_folder.VARIABLE] == str(tmp_path)
+    assert rank[failure_folder.VARIABLE] not in ("", str(tmp_path))

@@ -32,6 +32,7 @@ _LOOK_SECONDS = 1.0
 _ASK_SECONDS, _SHORTEST_ASK_SECONDS = 0.75, 1.5  # the first is times the ranks of a node
 _MOVED_SECONDS = 3.0
 _BUSY = 0.2  # of one core
+_TELLING_RANKS = 2  # of a node
 _WARM_COLLECTIVES = 30  # more than DDP's construction and the first steps' set-up take
 _BEFORE_FIRST_STEP = 10 / 3  # times stall_after: 10 minutes with the default of 3
 
@@ -157,8 +158,13 @@ class Monitor:
         self._reports += 1  # of this standstill: whoever asks, all count
         patience = self._ask_seconds + rounds.LATE_SECONDS + rounds.STORE_SECONDS
         self._print_until = time.monotonic() + patience
-        self._job.collect(client)  # for the neighbours
+        if self._tells_of_neighbours() and len(self._job.peers()) < self._job.world_size:
+            self._job.collect(client)
         rounds.answer(client, number, self.post())
+
+    def _tells_of_neighbours(self) -> bool:
+        """Two ranks of a node do, since one may be gone itself: it costs a request for each rank of the job."""
+        return (self._job.record.get("local_rank") or 0) < _TELLING_RANKS
 
     def _look_for_a_report(self, client: Client) -> None:
         report = rounds.duty(client, self._answered, self._job.rank)
