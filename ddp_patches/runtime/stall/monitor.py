@@ -163,7 +163,7 @@ class Monitor:
         rounds.answer(client, number, self.post())
 
     def _tells_of_neighbours(self) -> bool:
-        """Two ranks of a node do, since one may be gone itself: it costs a request for each rank of the job."""
+        """Two ranks of a node do, since one may be gone: it costs a request for each rank of the job."""
         return (self._job.record.get("local_rank") or 0) < _TELLING_RANKS
 
     def _look_for_a_report(self, client: Client) -> None:
