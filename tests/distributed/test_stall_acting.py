@@ -54,7 +54,7 @@ def test_on_stall_abort_ends_every_rank_with_code_1(jobs):
     )
     assert [result.returncode for result in job.results] == [1, 1, 1], job
     assert len(job.lines("this rank ends, since the job stands still. Rank 1 is missing.")) == 3
-    assert job.lines("on_stall=abort, abort_after=3s")
+    assert job.lines("setting on_stall=abort, with abort_after=3s")
 
 
 def test_a_raised_limit_protects_ranks_that_move_and_no_others(jobs):
@@ -81,11 +81,8 @@ def test_a_command_and_callbacks_get_the_report(jobs):
     assert job.lines("raised RuntimeError('on purpose')") and job.lines("ended with exit code 3")
 
 
-def test_a_command_that_does_not_end_is_ended(jobs):
-    job = start(jobs, "job", "computes", 20, DDP_PATCHES_ON_REPORT="sleep 1000").wait()
-    assert job.lines("sleep 1000 did not end within 10s and was ended")
-    assert (
-        start(jobs, "none", "computes", 8, DDP_PATCHES_ON_REPORT="/no/such")
-        .wait()
-        .lines("/no/such cannot be started")
-    )
+def test_a_command_that_does_not_end_or_does_not_exist(jobs):
+    commands = {"long": "sleep 1000", "none": "/no/such"}
+    running = {n: start(jobs, n, "computes", 20, DDP_PATCHES_ON_REPORT=commands[n]) for n in commands}
+    assert running["long"].wait().lines("sleep 1000 did not end within 10s and was ended")
+    assert running["none"].wait().lines("/no/such cannot be started")

@@ -51,7 +51,7 @@ PROGRAM = """
         job.total()
 
     def leads():
-        from ddp_patches.patches.yolov5 import zero_first
+        from ddp_patches.patches.ultralytics import zero_first
         import contextlib
         import torch.distributed as dist
 

@@ -41,7 +41,7 @@ def end(finding: Finding, posts: Mapping[int, Post], limits: Limits) -> Optional
     if limits.abort_after is not None:
         longest = max(post.idle for post in posts.values())
         after = settings.format_duration(limits.abort_after)
-        reason = "on_stall=abort, abort_after=%s" % after
+        reason = "the setting on_stall=abort, with abort_after=%s" % after
         ends.append(End(limits.stall_after + limits.abort_after - longest, reason))
     if limits.own is not None:
         shortest = min(post.idle for post in posts.values())
