@@ -7,6 +7,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from . import settings
 from .overview import PatchRow, Status, severity
 
+_OF_A_STALL = ("time", "seconds", "kind", "severity", "missing", "sentence", "path")
+
 
 def of_run(record: Mapping[str, Any]) -> Status:
     """The ledger of a job, as the run folder keeps it: every rank, and one row per patch over all ranks."""
@@ -20,6 +22,11 @@ def of_run(record: Mapping[str, Any]) -> Status:
         ranks,
         run={name: value for name, value in record.items() if name not in known},
     )
+
+
+def stalls(reports: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+    """Of each stall report what is read first, and the file with the rest."""
+    return [{name: report.get(name) for name in _OF_A_STALL} for report in reports]
 
 
 def merge(ranks: Sequence[Mapping[str, Any]]) -> List[PatchRow]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _GOOD = (versions.TESTED, versions.SAME, versions.COMPATIBLE)
 _STATES = (ledger.APPLIED, ledger.WAITING, ledger.SKIPPED, ledger.FAILED)
+_MOST_STALLS = 3
 _MOST_RANKS = 16  # rows of the table of ranks; those without a fault are left out first
 
 
@@ -30,6 +31,8 @@ def text(status: Status, colours: bool = False) -> str:
     if status.run:
         size = _number(status.run.get("world_size"))
         parts.append(section("Ranks", ranks(status.ranks, size, colours), colours))
+    if status.run and status.run.get("stalls"):
+        parts.append(section("Stall reports", stalls(status.run["stalls"]), colours))
     parts.append(section("Patches", patches(status.patches, not status.ranks, colours), colours))
     parts += tracebacks(status.patches, colours)
     parts.append(section("Settings", settings(status.settings), colours))
@@ -178,6 +181,18 @@ def tracebacks(rows: Sequence[PatchRow], colours: bool = False) -> List[str]:
 def one_line_kept(line: str) -> str:
     """A line of a traceback: control characters go, its indentation stays."""
     return line[: len(line) - len(line.lstrip())] + one_line(line)
+
+
+def stalls(reports: Sequence[Mapping[str, Any]]) -> str:
+    """The last of them, and where they are with all stacks."""
+    lines = [
+        paragraph("%s, after %ss: %s" % (r.get("time"), r.get("seconds"), r.get("sentence")))
+        for r in reports[-_MOST_STALLS:]
+    ]
+    left_out = len(reports) - _MOST_STALLS
+    if left_out > 0:
+        lines.insert(0, paragraph("%d earlier ones; all of them: --json" % left_out))
+    return "\n".join([*lines, paragraph("All stacks: %s" % reports[-1].get("path"))])
 
 
 def ranks(found: Sequence[Mapping[str, Any]], world_size: int, colours: bool = False) -> str:

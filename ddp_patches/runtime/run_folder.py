@@ -18,6 +18,7 @@ from .. import settings
 
 _KEPT = 10  # newest runs
 _LEDGER = "ledger.json"
+_STALL = re.compile(r"^stall-\d{6}\.json$")
 _NAME = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{6}$")
 
 
@@ -106,6 +107,22 @@ def read(run: str) -> Dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("the ledger of run %s is damaged" % run)
     return found
+
+
+def stalls(run: str) -> List[Dict[str, Any]]:
+    """The stall reports of a run in the order of their time, each with the ``path`` of its file."""
+    folder = base(os.environ)
+    found = []
+    names = os.listdir(os.path.join(folder, run)) if folder is not None and _NAME.match(run) else []
+    for name in names:
+        if _STALL.match(name):
+            path = os.path.join(folder or "", run, name)
+            try:
+                with open(path) as file:
+                    found.append({**json.load(file), "path": path})
+            except (OSError, ValueError, TypeError):
+                continue
+    return sorted(found, key=lambda report: str(report.get("time")))
 
 
 def _names(folder: str) -> List[str]:

@@ -162,6 +162,22 @@ def test_a_job_shows_every_rank(tmp_path, jobs):
     assert "on for 2 of 2 ranks" in " ".join(text.split())
 
 
+def test_a_job_shows_its_stall_reports(tmp_path, jobs):
+    folder = tmp_path / "state" / "ddp_patches" / jobs[0]
+    for minute in range(5):
+        report = {"time": "2026-01-01T00:0%d:00" % minute, "seconds": 60.0 * minute, "kind": "loader",
+                  "severity": "failure", "missing": [2], "sentence": "Rank 2 is missing, %d." % minute,
+                  "ranks": [{"stack": ["x"]}]}  # fmt: skip
+        (folder / ("stall-000%d00.json" % minute)).write_text(json.dumps(report), encoding="utf-8")
+    (folder / "stall-000900.json").write_text("{", encoding="utf-8")
+    found = answer(tmp_path, "--run", "newest")["run"]["stalls"]
+    assert [stall["sentence"] for stall in found] == ["Rank 2 is missing, %d." % n for n in range(5)]
+    assert found[0]["missing"] == [2] and found[0]["path"].endswith("stall-000000.json")
+    text = run(tmp_path, "--run", "newest").out
+    assert "Stall reports" in text and "2 earlier ones" in text and "Rank 2 is missing, 4." in text
+    assert answer(tmp_path, "--run", jobs[1])["run"]["stalls"] == []
+
+
 def test_jobs_are_listed_newest_first_and_the_newest_is_named_before_a_run(tmp_path, jobs):
     assert [row["run"] for row in answer(tmp_path, "--runs")["runs"]] == jobs
     assert [line.split()[0] for line in run(tmp_path, "--runs").out.splitlines()[::2]] == jobs
