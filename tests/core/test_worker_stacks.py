@@ -31,7 +31,7 @@ PREPARED = """
 
 
 def start(then, **more):
-    code = textwrap.dedent(PREPARED.format(then=then))
+    code = textwrap.dedent(PREPARED).format(then=then)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **more)
     assert process.stdout.readline() == "ready\n"
     return process
@@ -52,6 +52,21 @@ def test_a_child_that_has_prepared_itself_says_where_it_is(ended):
         stack = worker_stacks.of(ended[0].pid)
         assert "works_for_ever" in [function for _, _, function in stack], stack
     assert ended[0].poll() is None
+
+
+def test_a_child_of_a_child_answers_for_itself(ended):
+    """A rank of `mp.spawn` has prepared itself, and forks its loader workers."""
+    then = (
+        "worker_stacks.prepare_children()\n"
+        "import os\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    works_for_ever()\n"
+        "time.sleep(1)\n"
+        "print(worker_stacks.of(child), flush=True)\n"
+        "os.kill(child, 9)"
+    )
+    ended.append(start(then))
+    assert "works_for_ever" in ended[0].stdout.readline()
 
 
 def test_a_child_that_has_become_another_program_survives(ended):
@@ -75,7 +90,7 @@ def test_a_child_that_knows_nothing_of_it_survives(ended):
 
 def test_a_stranger_is_not_asked_though_it_would_answer(ended, tmp_path):
     """As after the end of a worker whose pid has been given to another process."""
-    code = textwrap.dedent(PREPARED.format(then="works_for_ever()"))
+    code = textwrap.dedent(PREPARED).format(then="works_for_ever()")
     starter = (
         "import subprocess, sys\n"
         "with open(sys.argv[2], 'w') as out:\n"

@@ -59,8 +59,10 @@ def prepare() -> None:
     try:
         if signal.getsignal(signal_number()) is not signal.SIG_DFL:
             return  # somebody else's
-        _file = os.memfd_create(_NAME)
+        inherited, _file = _file, os.memfd_create(_NAME)
         faulthandler.register(signal_number(), file=_file, all_threads=False, chain=False)
+        if inherited is not None:  # a rank of mp.spawn is itself a child that has prepared
+            os.close(inherited)  # or who asks would look into that one
     except Exception:  # a worker is not to fail for the sake of a report
         pass
 
