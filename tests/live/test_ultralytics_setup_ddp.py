@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from ddp_patches.engine.versions import FITTING
 from support import layers, ranks
 from support.releases import ULTRALYTICS
 
@@ -222,10 +223,9 @@ def test_first_rank_of_the_second_node_uses_its_own_gpu_everywhere(run, version)
 
     assert not answer["failures"]
     assert not answer["left_exchanged"]
-    assert answer["rows"] == {
-        "BaseTrainer._do_train": ["applied", "tested"],
-        "BaseTrainer._setup_ddp": ["applied", "tested"],
-    }
+    assert set(answer["rows"]) == {"BaseTrainer._do_train", "BaseTrainer._setup_ddp"}
+    for state, verdict in answer["rows"].values():
+        assert state == "applied" and verdict in FITTING  # `tested` only once this has passed
 
 
 @pytest.mark.release(name="ultralytics/8.3.190")
