@@ -16,7 +16,6 @@ from .tables import heading, one_line, paragraph, table
 if TYPE_CHECKING:
     from .overview import Status
 
-_GOOD = (versions.TESTED, versions.SAME, versions.COMPATIBLE)
 _STATES = (ledger.APPLIED, ledger.WAITING, ledger.SKIPPED, ledger.FAILED)
 _MOST_STALLS = 3
 _MOST_RANKS = 16  # rows of the table of ranks; those without a fault are left out first
@@ -157,7 +156,11 @@ def patches(rows: Sequence[PatchRow], forecast: bool, colours: bool = False) -> 
 def _details(row: PatchRow) -> str:
     """The attribute that is replaced, and whatever is not as it should be."""
     parts = []
-    if row.state not in (ledger.APPLIED, ledger.WAITING) or row.verdict not in _GOOD or row.call_failures:
+    if (
+        row.state not in (ledger.APPLIED, ledger.WAITING)
+        or row.verdict not in versions.FITTING
+        or row.call_failures
+    ):
         parts.append(row.reason)
     if row.call_failures > 1:
         parts.append("%d times so far" % row.call_failures)

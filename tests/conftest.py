@@ -21,6 +21,21 @@ def processes(tmp_path):
     starter.end()
 
 
+_EXPIRY = """\
+This test shows that upstream still has the fault that the patch %s cures, and that the patch cures it.
+If upstream has cured it by now, the patch has expired: write the first release without the fault into the
+patch (fixed_in=">=VERSION"), and let this test run the last release with it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.when == "call" and report.failed:
+        for mark in item.iter_markers("upstream_fault"):
+            report.sections.append(("Expiry", _EXPIRY % mark.args[0]))
+    return report
+
+
 _LEFT_OUT = "tests_left_out"
 _COUNTS = pytest.StashKey()
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any, Dict, List, Sequence
 
-from ..engine import catalogue
+from ..engine import catalogue, versions
 from ..engine.patch import Patch
 from ..tables import table
 
@@ -66,7 +66,7 @@ def as_dict(patch: Patch) -> Dict[str, Any]:
         "upstream": patch.upstream,
         "since": patch.since,
         "remove_when": patch.remove_when,
-        "tested": list(patch.tested),
+        "tested": list(versions.tested_releases(patch)),
         "fixed_in": patch.fixed_in,
         "targets": [
             {
@@ -95,11 +95,12 @@ def anchor(heading: str) -> str:
 
 
 def _entry(patch: Patch) -> List[str]:
+    tested = versions.tested_releases(patch)
     facts = [
         ("Why", _sentence(patch.why)),
         ("Upstream", ", ".join("<%s>" % link for link in patch.upstream.split())
          if patch.upstream.startswith("http") else patch.upstream),
-        ("Tested on", "%s %s" % (patch.package, ", ".join(patch.tested)) if patch.tested else ""),
+        ("Tested on", "%s %s" % (patch.package, ", ".join(tested)) if tested else ""),
         ("Since", "ddp_patches " + patch.since if patch.since else ""),
         ("Not needed on", "%s %s" % (patch.package, patch.fixed_in) if patch.fixed_in else ""),
         ("Remove when", patch.remove_when),

@@ -122,8 +122,9 @@ def patch(
         package: the import name whose ``__version__`` decides which variant is used.
         summary: what it does, one line, for ``patches.md`` and ``ddp-patches list``.
         why: which fault it cures; upstream: link to the report or the source; since: our release;
-            remove_when: the day on which it is no longer needed.
-        tested: upstream versions on which our tests ran it.
+            remove_when: the day on which it is no longer needed, found by a test of ours that is marked
+            ``upstream_fault(id)``; or "never: " and the reason.
+        tested: upstream versions that its tests are for; each counts once they have passed there.
         fixed_in: specifier of upstream versions that no longer need it.
         condition: called before applying; a returned sentence is the reason to skip.
 

@@ -15,14 +15,16 @@ from typing import Any, List, Optional, Set, Tuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from . import known
+from . import known, passed
 from .fingerprint import Definition
 from .patch import Patch, Variant
 
 TESTED, SAME, COMPATIBLE = "tested", "same", "compatible"
 CHANGED, ABSENT, FIXED = "changed", "absent", "fixed upstream"
+# Those with which a patch is applied.
+FITTING = (TESTED, SAME, COMPATIBLE)
 # Those that a look at the target gives; the others come from its absence, or from the version alone.
-FROM_THE_TARGET = (TESTED, SAME, COMPATIBLE, CHANGED)
+FROM_THE_TARGET = FITTING + (CHANGED,)
 
 _MOST_NAMES = 6  # calls that are named of a difference
 
@@ -54,8 +56,13 @@ def variants_for(patch: Patch, version: Optional[str]) -> List[Variant]:
 
 
 def tested_releases(patch: Patch) -> Tuple[str, ...]:
-    """The releases of its package on which our tests ran a patch."""
-    return patch.tested
+    """The releases of its package on which our tests ran a patch, and have passed.
+
+    The patch names those that its tests are for, the outcomes of the matrix say which of them have passed.
+    Of a package that the matrix does not know (somebody else's patch) there is the patch's word alone.
+    """
+    known_to_pass = passed.releases(patch.package)
+    return tuple(r for r in patch.tested if known_to_pass is None or r in known_to_pass)
 
 
 def verdict(

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from ddp_patches.engine import known, versions
+from ddp_patches.engine import known, passed, versions
 from ddp_patches.engine.fingerprint import Definition
 from ddp_patches.engine.patch import Patch, Target, Variant
 from fingerprints import packing
@@ -86,6 +86,18 @@ def test_every_version_has_a_verdict(version):
 @pytest.mark.parametrize("version", ["1.2.0", "1.2.0+cu118"])
 def test_tested_is_the_release_and_not_its_build(version):
     assert judged(version=version, tested=("1.1.0", "1.2.0"))[0] == versions.TESTED
+
+
+def test_a_release_is_called_tested_once_the_patches_tests_have_passed_on_it(monkeypatch, tmp_path):
+    """Of a package that the matrix does not have (somebody else's patch) there is the patch's word alone."""
+    monkeypatch.setattr(passed, "PATH", str(tmp_path / "passed.json"))
+    content = {'{"framework": ["1.2.0"]}': "compatible", '{"framework": ["1.1.0"]}': "tested", "{}": "tested"}
+    for text, verdict in {**content, "not JSON": "compatible", "[]": "compatible"}.items():
+        (tmp_path / "passed.json").write_text(text)
+        passed.read.cache_clear()
+        assert judged(version="1.1.0", tested=("1.1.0",))[0] == verdict, text
+        assert judged(version="1.2.0", tested=("1.1.0",))[0] == "compatible", text
+    passed.read.cache_clear()
 
 
 @pytest.mark.parametrize("version", ["1.2.0.dev1", "1.2.0rc1", "1.2.1", None])

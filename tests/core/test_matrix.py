@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 
 import pytest
 
-from matrix import results, table
+from fingerprints import frameworks
+from matrix import passed, results, table
 from support import interpreters, releases
 
-INSTALLED = ("requirements", "without_dependencies")
 CELLS = releases.cells() + releases.newest_cells()
 
 
@@ -44,13 +43,54 @@ def test_the_table_of_the_readme_is_that_of_the_outcomes():
 
 
 def test_what_a_patch_calls_tested_is_in_a_cell():
+    in_a_cell = {release for cell in releases.cells() for release in passed.releases_of(cell)}
+    for package in frameworks.DISTRIBUTIONS:
+        assert {(package, version) for version in frameworks.tested(package)} <= in_a_cell, package
+
+
+def test_what_the_package_calls_tested_is_what_has_passed():
+    """Issue 6: a release is called `tested` only if there is such an outcome."""
+    stale = "it is stale; refresh it: python tests/matrix/passed.py"
+    assert passed.FILE.read_text(encoding="utf-8") == passed.text(), stale
     here = interpreters.plain_environment(PYTHONPATH=str(interpreters.PACKAGE_PARENT))
     listed = interpreters.run([sys.executable, "-m", "ddp_patches", "list", "--json"], here)
-    entries = [*releases.RELEASES.values(), *releases.ENVIRONMENTS.values()]
-    installed = [text for entry in entries for key in INSTALLED for text in entry.get(key, ())]
-    pinned = {tuple(re.sub("^onedl-|-lite(?==)", "", text).split("==")) for text in installed if "==" in text}
+    with_outcome = {release for row in results.rows() for release in passed.installed(row)}
     for entry in json.loads(listed.out)["patches"]:
-        assert {(entry["package"], version) for version in entry["tested"]} <= pinned, entry["id"]
+        assert {(entry["package"], version) for version in entry["tested"]} <= with_outcome, entry["id"]
+
+
+def test_a_release_has_passed_when_every_cell_about_it_has(monkeypatch):
+    """The cells of one release differ in what they run; the newest form of a fork is nobody's release."""
+    kept = []
+    monkeypatch.setattr(results, "rows", lambda: kept)
+
+    def keep(outcome, cell, torch="2.13.0+cpu", **frameworks):
+        names = {name.replace("_", "-"): version for name, version in frameworks.items()}
+        kept.append(row(outcome, cell=cell, frameworks=names, torch=torch))
+
+    keep(results.PASSED, "mmcv", mmcv="1.7.2")
+    assert passed.passed()["mmcv"] == []
+    keep(results.PASSED, "mmdet/2.28.2", mmdet="2.28.2", mmcv="1.7.2")
+    assert passed.passed()["mmcv"] == ["1.7.2"]
+    assert passed.passed()["mmdet"] == []  # mmdet3d's cell has it as well
+    keep(
+        results.PASSED, "mmdet/onedl", onedl_mmdetection="3.5.1", onedl_mmengine="0.10.12", onedl_mmcv="2.3.6"
+    )
+    keep(results.PASSED, "newest ultralytics", ultralytics="8.4.190")
+    assert passed.passed()["mmdet"] == ["3.5.1"]
+    assert passed.passed()["mmengine"] == ["0.10.12"]
+    assert (passed.passed()["ultralytics"], passed.passed()["torch"]) == ([], [])
+    keep(results.PASSED, "torch-1.12", torch="1.12.1+cpu")
+    keep(results.PASSED, "torch-2.13")
+    assert passed.passed()["torch"] == ["1.12.1"]  # `live` is about 2.13.0 as well
+    keep(results.PASSED, "live")
+    assert passed.passed()["torch"] == ["1.12.1", "2.13.0"]
+
+
+@pytest.mark.parametrize("outcome, has", [(results.NOT_RUN, True), (results.FAILED, False)])
+def test_a_failure_on_another_machine_takes_the_word_away(monkeypatch, outcome, has):
+    monkeypatch.setattr(results, "rows", lambda: [row(results.PASSED), row(outcome, python="3.9.1")])
+    assert passed.passed()["torch"] == (["1.12.1"] if has else [])
 
 
 def row(outcome, **more):

@@ -47,7 +47,7 @@ PROGRAM = """
 """
 
 
-def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0")):
+def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0"), fixed_in=""):
     """What is said of the function `work` before and after the import, and what of ours is in the module.
 
     None for `work`: its module has another name. The releases `looked_at` have the framework as made up.
@@ -55,7 +55,8 @@ def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.
     release = {target: fingerprint.of_source(UPSTREAM, target.partition(":")[2]) for target in TARGETS}
     content = {"framework": packing.packed([(version, release) for version in looked_at])}
     (folder / "known.json").write_text(packing.as_text(content))
-    patches = made_up.PACKAGES["framework_patches.py"].replace("summary=", "tested=%r, summary=" % (tested,))
+    said = "tested=%r, fixed_in=%r, summary=" % (tested, fixed_in)
+    patches = made_up.PACKAGES["framework_patches.py"].replace("summary=", said)
     made_up.write(folder, framework____init__="__version__ = %r\n" % version)
     made_up.write_files(folder, {"framework_patches.py": patches, "framework/work.py": work or UPSTREAM})
     if work is None:
@@ -173,3 +174,29 @@ def test_the_release_as_it_was_published_is_tested(tmp_path):
     before, after, _ = verdicts(tmp_path, UPSTREAM, "1.2.0", tested=("1.2.0",))
     assert before == ["waiting", "tested", "run by our tests on framework 1.2.0"]
     assert after == ["applied", "tested", "run by our tests on framework 1.2.0"]
+
+
+SHOWN = """
+    import framework_patches, ddp_patches
+    ddp_patches.enable(propagate=False)
+    import torch, framework.work
+    print(framework.work.work(3), framework.work.Worker().work(3))
+    print(ddp_patches.status())
+"""
+
+
+def test_a_release_in_which_the_fault_is_cured_is_left_alone_and_status_says_so(tmp_path):
+    """Issue 6: at run time such a patch is `fixed upstream`, although it would fit."""
+    before, after, ours = verdicts(tmp_path, UPSTREAM, "1.3.0", tested=("1.2.0",), fixed_in=">=1.3")
+    reason = "upstream 1.3.0 no longer needs it (>=1.3)"
+    assert before == after == ["skipped", "fixed upstream", reason]
+    assert ours == []
+    worked, *shown = made_up.lines(tmp_path, SHOWN)
+    assert worked == "upstream did 3 upstream's worker did 3"
+    (line, *_) = [line for line in shown if "framework.work" in line]
+    assert "fixed upstream" in line and reason in " ".join(" ".join(shown).split())
+
+
+def test_the_last_release_with_the_fault_still_has_the_patch(tmp_path):
+    before, after, ours = verdicts(tmp_path, UPSTREAM, "1.2.0", tested=("1.2.0",), fixed_in=">=1.3")
+    assert (before[:2], after[:2], ours) == (["waiting", "tested"], ["applied", "tested"], ["work"])

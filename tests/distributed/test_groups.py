@@ -99,6 +99,7 @@ LATE = """
     """
 
 
+@pytest.mark.upstream_fault("torch.process_group_timeout")
 def test_a_rank_that_comes_late_to_a_collective(jobs):
     """By behaviour, on every torch: upstream's collective of 4 s ends without the rank that needs 9 s."""
     on, off = jobs.start("on", LATE), jobs.start("off", LATE, patched=False)
@@ -281,6 +282,43 @@ def test_what_a_barrier_on_nccl_is_given(jobs):
     #                            current 0     given  current 2     a group      bound
     assert job.answer(0)["passed"] == [[0], [3], [2], [2], None]
     assert job.answer(1)["passed"] == [[1], [3], [2], [2], None]
+
+
+# The device as torch finds it where nobody has set one. A torch that has no such function does not ask.
+NOBODYS_DEVICE = """
+    import ddp_patches.auto
+    import torch, torch.distributed as dist
+    import torch.distributed.distributed_c10d as c10d
+    import rank_program as job
+
+    torch._C._get_accelerator = lambda: torch.device("cuda")
+    c10d._get_object_coll_device = lambda group: "cuda"
+    c10d.is_initialized, c10d.get_backend = lambda: True, lambda group=None: "nccl"
+    torch.cuda.current_device, torch.cuda.device_count = lambda: 0, lambda: 2
+
+    class Group:
+        bound_device_id = None
+
+        def rank(self):
+            return 1
+
+        def barrier(self, opts):
+            self.named = list(opts.device_ids), getattr(getattr(opts, "device", None), "index", None)
+
+    group = Group()
+    dist.barrier(group, async_op=True)
+    job.say(named=group.named)
+    """
+
+
+@pytest.mark.upstream_fault("torch.barrier_device_ids")
+def test_torch_hands_nccl_no_device_that_nobody_has_named(jobs):
+    """LOCAL_RANK is 1. What NCCL's group makes of it, the guess, is compiled, and not run on a GPU."""
+    each = {0: {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}}
+    off = jobs.start("off", NOBODYS_DEVICE, 1, each=each, patched=False).wait()
+    assert off.answer(0)["named"] == [[], None]
+    on = jobs.start("on", NOBODYS_DEVICE, 1, each=each).wait()
+    assert on.answer(0)["named"][0] == [1]
 
 
 RECORDS = """

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /
 LIMIT_SECONDS = 150
 
 
+@pytest.mark.upstream_fault("torch.launcher")
 @pytest.mark.parametrize("off", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_parent_alone(processes, number, off):

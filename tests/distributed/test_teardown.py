@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 
+import pytest
+
 from support import environment, ranks
 
 RANK_ZERO_FIRST = environment.TESTS / "standins" / "rank_zero_first"
@@ -98,6 +100,33 @@ def test_without_us_nobody_destroys(jobs):
     """What the test above would be without the patch."""
     job = jobs.start("off", WAYS, 2, arguments=["return", "sys.exit"], PATCHED="0").wait(check=False)
     assert [result.answers[-1]["destroyed_by_main_thread"] for result in job.results] == [[], []]
+
+
+# Registered before torch is imported, the last words come after whatever torch does at the end.
+LAST_WORDS = """
+    import atexit, json, os, sys
+
+    def last_words():
+        initialized = sys.modules["torch.distributed"].is_initialized()
+        os.write(1, json.dumps({"initialized": initialized}).encode() + b"\\n")
+
+    atexit.register(last_words)
+    import ddp_patches.auto
+    import rank_program as job
+
+    job.start(60)
+    job.total()
+    """
+
+
+@pytest.mark.upstream_fault("torch.teardown")
+def test_torch_ends_with_its_groups_as_they_are(jobs):
+    started = {
+        patched: jobs.start("patched %s" % patched, LAST_WORDS, patched=patched) for patched in (True, False)
+    }
+    for patched, job in started.items():
+        job.wait()
+        assert [result.answer["initialized"] for result in job.results] == [not patched] * 2
 
 
 HOST = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Mapping, Optional
 
-from ddp_patches.engine import catalogue, definitions, fingerprint, versions
+from ddp_patches.engine import catalogue, definitions, fingerprint
 from ddp_patches.engine.patch import Patch
 from ddp_patches.inspection import installed
 
@@ -39,8 +39,8 @@ def targets(package: str) -> list[str]:
 
 
 def tested(package: str) -> set[str]:
-    """The releases of a package on which our tests ran a patch."""
-    return {release for patch in _patches(package) for release in versions.tested_releases(patch)}
+    """The releases of a package that the tests of a patch are for, whether or not they have passed by now."""
+    return {release for patch in _patches(package) for release in patch.tested}
 
 
 def _patches(package: str) -> list[Patch]:

@@ -105,6 +105,7 @@ def test_a_signal_to_the_parent_alone_ends_launcher_and_workers(processes, versi
     assert launching.files_left(processes.folder) == []
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_without_the_patch_they_live_on(processes, number):
     """Shows that the test above can fail."""
@@ -125,6 +126,7 @@ def test_a_failing_ranks_own_traceback(processes, version):
     assert launching.files_left(processes.folder) == []
 
 
+@pytest.mark.release(name="ultralytics/8.2.103")
 def test_a_killed_rank_is_explained(processes):
     result = launch(processes, "8.2.103", launching.KILLED).wait(LIMIT_SECONDS).check(1)
     _, _, told = result.stdout.partition("Rank 1 (")
@@ -132,6 +134,7 @@ def test_a_killed_rank_is_explained(processes):
     assert "host memory" in told
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 def test_without_the_patch_the_exception_knows_nothing(processes):
     result = (
         launch(processes, NEWEST_ULTRALYTICS, launching.FAILS, **launching.OFF).wait(LIMIT_SECONDS).check(1)
@@ -140,6 +143,7 @@ def test_without_the_patch_the_exception_knows_nothing(processes):
     assert "KeyError" not in result.stdout  # an argument of upstream's is called mosaic
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 @pytest.mark.parametrize("off", [False, True])
 def test_a_closed_terminal_under_nohup(processes, off):
     """SIGHUP goes to parent and launcher; the parent ignores it, the launcher sets a handler of its own."""
@@ -152,6 +156,7 @@ def test_a_closed_terminal_under_nohup(processes, off):
     assert ("train() returned" in result.stdout) is not off, result
 
 
+@pytest.mark.release(name="ultralytics/8.2.103")
 def test_another_copy_of_ultralytics_is_named(processes):
     """Report 46: the user's folder has a copy of its own, which the workers' file of another folder lacks."""
     version = "8.2.103"

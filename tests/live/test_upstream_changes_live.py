@@ -85,6 +85,7 @@ def rewrite(path, old, new):
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+@pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 def test_what_does_not_fit_is_left_as_upstream_wrote_it(processes, changed):
     found = processes.run([sys.executable, "-c", PROGRAM], changed, limit=240).check().answer
     for target, (_, _, _, verdict, reason) in CHANGES.items():

@@ -15,7 +15,7 @@ import pytest
 from support import dataset, environment, layers, ranks
 
 ULTRALYTICS = "8.3.190"  # the distribution imports it for its checks
-DISTRIBUTIONS = ["7.0.14", "6.2.3"]
+NEWEST, OLDEST = "yolov5/7.0.14", "yolov5/6.2.3"
 OFFLINE = environment.TESTS / "standins" / "yolov5_offline"
 LIMIT_SECONDS = 500  # a minute on two free cores, many times that on busy ones
 
@@ -48,16 +48,16 @@ def torchrun(folder, configuration, *program):
     return [sys.executable, "-m", *launcher, *program, *what, *how]
 
 
-def distribution(folder, version):
+def distribution(folder, release):
     """The command, and what its processes need on PYTHONPATH."""
-    layer = layers.layer("yolov5/" + version)
+    layer = layers.layer(release)
     configuration = layer / "yolov5" / "models" / "yolov5n.yaml"
     return torchrun(folder, configuration, "-m", "yolov5.train"), [layer]
 
 
-def checkout(folder, version):
+def checkout(folder, release):
     """The same from a folder in the shape of YOLOv5's repository, made of the distribution's files."""
-    source = layers.layer("yolov5/" + version) / "yolov5"
+    source, version = layers.layer(release) / "yolov5", release.partition("/")[2]
     made = folder / "checkout"
     made.mkdir(parents=True)
     for part in ("utils", "models", "data"):
@@ -74,11 +74,11 @@ def checkout(folder, version):
 MAKERS = {"distribution": distribution, "checkout": checkout}
 
 
-def rehearse(processes, shape, version, *options, **more):
+def rehearse(processes, shape, release, *options, **more):
     folder = processes.folder / "job"
     folder.mkdir()
     (folder / "Arial.ttf").touch()  # or YOLOv5 downloads it; without plots nobody opens it
-    command, path = MAKERS[shape](folder, version)
+    command, path = MAKERS[shape](folder, release)
     line = [sys.executable, "-m", "ddp_patches", "rehearse", "-n", "2", *options, "--", *command]
     return processes.run(line, variables(folder, *path, **more), limit=LIMIT_SECONDS, directory=folder)
 
@@ -95,18 +95,19 @@ def assert_trained(result, folder):
 
 
 @pytest.mark.parametrize(
-    ("shape", "version"), [("distribution", "7.0.14"), ("distribution", "6.2.3"), ("checkout", "7.0.14")]
+    ("shape", "release"), [("distribution", NEWEST), ("distribution", OLDEST), ("checkout", NEWEST)]
 )
-def test_a_scan_that_outlives_the_groups_limit(processes, shape, version):
-    result = rehearse(processes, shape, version, **SLOW)
+def test_a_scan_that_outlives_the_groups_limit(processes, shape, release):
+    result = rehearse(processes, shape, release, **SLOW)
     assert_trained(result, processes.folder / "job")
     assert "rank 0 scans the labels" in result.stdout
     assert "rank 1 scans the labels" not in result.stdout
 
 
+@pytest.mark.release(name=NEWEST)
 @pytest.mark.parametrize("shape", list(MAKERS))
 def test_without_the_patch_the_other_rank_dies_in_its_barrier(processes, shape):
     """Shows that the test above can fail."""
-    result = rehearse(processes, shape, "7.0.14", **SLOW, DDP_PATCHES_SKIP="yolov5.zero_first")
+    result = rehearse(processes, shape, NEWEST, **SLOW, DDP_PATCHES_SKIP="yolov5.zero_first")
     assert result.returncode == 1, result
     assert "Timed out waiting 30000ms" in result.stderr

@@ -5,19 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import tempfile
 
 import nox
 
+from matrix import results
 from support import releases
 
 TEST_TOOLS = ["pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist"]
-
-# What a release consists of; everything else in its folder is what that imports.
-_FRAMEWORKS = re.compile(r"(onedl-)?(mm[a-z0-9]+|ultralytics|yolov5)(-lite|-full)?$")
 
 _REASON_LENGTH = 300  # characters, of a message that can be pages
 
@@ -68,7 +65,7 @@ def frameworks(layer: pathlib.Path) -> dict[str, str]:
     """The versions of the frameworks in a layer, by the names of their distributions."""
     found = importlib.metadata.distributions(path=[str(layer)])
     versions = {distribution.metadata["Name"]: distribution.version for distribution in found}
-    return {name: versions[name] for name in sorted(versions) if _FRAMEWORKS.match(name)}
+    return {name: versions[name] for name in sorted(versions) if results.is_framework(name)}
 
 
 def _install(session: nox.Session, *arguments: str) -> None:

@@ -30,7 +30,7 @@ PATCH = patch(
     why="NCCL guesses the GPU of the first barrier from the global rank, and hangs or fills GPU 0",
     upstream="https://github.com/pytorch/pytorch/issues/124714",
     since="0.1.0",
-    remove_when="barrier() takes the device of LOCAL_RANK in every supported torch",
+    remove_when="barrier() takes the device of LOCAL_RANK where nobody has named one",
     tested=("1.12.1", "2.13.0"),
 )
 

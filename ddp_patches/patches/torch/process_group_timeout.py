@@ -51,7 +51,7 @@ PATCH = patch(
     why="a rank-0-only phase outlives the process group's limit of 10 or 30 minutes",
     upstream="https://github.com/open-mmlab/mmengine/issues/873",
     since="0.1.0",
-    remove_when="torch reads a default limit from the environment",
+    remove_when="a rank that is late no longer ends the job at the limit that the program has passed",
     tested=("1.12.1", "2.13.0"),
 )
 
