@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Sequence
 from ..engine import catalogue, versions
 from ..engine.patch import Patch
 from ..tables import table
+from . import faults
 
 HELP = "list all patches; --markdown prints the whole patches.md"
 
@@ -28,7 +29,8 @@ _INTRODUCTION = """\
 # Patches
 
 Each entry is one behaviour of one framework. The file is written by `{command}`
-from what the patches say of themselves; change it there.
+from what the patches say of themselves; change it there. What becomes of a job in which something goes wrong
+is in the table [at the end](#when-something-goes-wrong).
 
 A patch whose target is absent, or no longer has the signature it needs, is skipped, and upstream's code runs
 as it is: `ddp-patches status` says which and why. `DDP_PATCHES_SKIP=ID` leaves a patch out (several with
@@ -47,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the catalogue."""
     patches = catalogue.load()
     if arguments.markdown:
-        print(markdown(patches), end="")
+        print(markdown(patches) + "\n" + "\n".join(faults.section()))
     elif arguments.json:
         print(json.dumps({"patches": [as_dict(patch) for patch in patches]}, indent=2))
     else:
@@ -81,7 +83,7 @@ def as_dict(patch: Patch) -> Dict[str, Any]:
 
 
 def markdown(patches: Sequence[Patch]) -> str:
-    """The whole text of ``patches.md``."""
+    """The text of ``patches.md`` about patches."""
     lines = [_INTRODUCTION.format(command=REFRESH), "| id | what it does |", "|---|---|"]
     lines += ["| [`%s`](#%s) | %s |" % (patch.id, anchor(patch.id), patch.summary) for patch in patches]
     for patch in patches:

@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
-from .. import console, settings
+from .. import console, handlers, settings
 
 WAITING, APPLIED, SKIPPED, FAILED = "waiting", "applied", "skipped", "failed"
 
@@ -116,11 +116,14 @@ def attempt(patch_id: str, function: Callable[[], Result], default: Result) -> R
     """Our own part of a patched call: a failure of ours is recorded, and ``default`` taken instead.
 
     Whatever ``function`` does must leave upstream's work undone, so that the caller can hand over to
-    the original afterwards, once. With ``strict`` the failure is raised.
+    the original afterwards, once. With ``strict`` the failure is raised, and so is always what a signal
+    handler of the program's has raised meanwhile.
     """
     try:
         return function()
     except Exception as error:
+        if handlers.has_raised(error):
+            raise
         note_failure(patch_id, error)
         if settings.current().strict:
             raise

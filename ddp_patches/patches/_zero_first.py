@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Iterator, Optional
 
-from .. import settings
+from .. import handlers, settings
 from ..engine import ledger
 from ..runtime import job, limits, zero_first
 
@@ -59,6 +59,8 @@ def _meet(patch_id: str, come: Callable[[], None], barriers: zero_first.Barriers
     except (zero_first.LeaderFailed, zero_first.LeaderTooSlow):
         raise
     except Exception as error:
+        if handlers.has_raised(error):
+            raise
         ledger.note_failure(patch_id, error)
         barriers.leave()
         if settings.current().strict:

@@ -20,8 +20,10 @@ from typing import Any, Optional
 from .. import console, settings
 from . import failure_folder, identity, job, news, stacks
 from .client import ChannelError, Client
+from .stall import neighbours, rounds
 
 _STORE_SECONDS = 2.0
+_GONE_SECONDS = 1.0  # from the end of a process's connections until its pid is free
 _MOST_FRAMES, _LONGEST_MESSAGE, _LONGEST_TRACE = 30, 1000, 8000
 _KEY = "failure"
 
@@ -109,9 +111,33 @@ def _report(error: BaseException) -> None:
     found = _agree(running, own) if running is not None else None
     earliest = found or _known or parse(failure_folder.earliest())
     if earliest is None or (earliest.rank, earliest.pid) == (own.rank, own.pid):
+        # Torch's errors of broken connections are all of this type.
+        if running is not None and isinstance(error, RuntimeError):
+            _say_who_is_gone(running)
         return
     failure_folder.note_first(earliest.dump())
     console.warn("%s\nWhat follows on this rank is a consequence of that." % earliest.sentence())
+
+
+def _say_who_is_gone(running: job.Job) -> None:
+    """A rank that was killed, or that has ended without an exception, has told nobody."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    running.channel.call(running.collect, _STORE_SECONDS)
+    gone = neighbours.gone(running)
+    while not gone and time.monotonic() < deadline:
+        time.sleep(0.05)
+        gone = neighbours.gone(running)
+    if not gone:
+        return
+    left = running.channel.call(
+        lambda client: [r for r in gone if rounds.has_left(client, r)], _STORE_SECONDS
+    )
+    said = [
+        "Rank %d %s" % (rank, how)
+        + (", after it had come to the end of its program." if rank in left else ", without a word.")
+        for rank, how in sorted(gone.items())
+    ]
+    console.warn("%s\nWhat follows on this rank is probably a consequence of that." % " ".join(said))
 
 
 def _failure(rank: int, error: BaseException) -> Failure:

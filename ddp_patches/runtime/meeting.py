@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
-from .. import console
+from .. import console, settings
 from . import identity, records
 from .channel import Channel
-from .client import Address, Client
+from .client import Address, ChannelError, Client
 from .job import Job
 
 _LINE_SECONDS = 60.0
@@ -52,6 +52,8 @@ class Meeting:
         self._prefix = "ddp_patches/%s/join%d/" % (identity.run_id(os.environ), self._number)
         self._began = time.monotonic()
         self._printed = 0.0
+        self._missing: List[int] = []  # when they were last looked for
+        self._is_first = False  # of those that are here
         self._channel = Channel(address, self._store_is_silent)
         self._channel.submit(lambda client: client.add("%d" % rank, 1), self._prefix)
         self._channel.every(_LINE_SECONDS / 12, self._look, self._prefix)
@@ -64,16 +66,23 @@ class Meeting:
         return True
 
     def _look(self, client: Client) -> None:
-        if not self._due():
-            return
+        is_due = self._due()
+        if is_due or self.rank == 0:  # which may host the store, and then cannot ask it in the end
+            self._ask(client)
+        if is_due and self._missing and self._is_first:
+            console.say("init_process_group has waited %dm for %s." % (self._printed / 60, self._who()))
+
+    def _ask(self, client: Client) -> None:
         here = [rank for rank in range(self.world_size) if client.add("%d" % rank, 0) > 0]
-        missing = [rank for rank in range(self.world_size) if rank not in here]
-        if missing and (not here or self.rank == min(here)):
-            console.say(
-                "init_process_group has waited %dm for %s of %d, which did not announce themselves: not "
-                "started yet, stuck before init_process_group, or running without ddp_patches. Store: %s:%d."
-                % (self._printed / 60, records.ranks_phrase(missing), self.world_size, *self.address)
-            )
+        self._missing = [rank for rank in range(self.world_size) if rank not in here]
+        self._is_first = not here or self.rank == min(here)
+
+    def _who(self) -> str:
+        return (
+            "%s of %d, which did not announce themselves: not started yet, stuck before init_process_group, "
+            "or running without ddp_patches. Store: %s:%d"
+            % (records.ranks_phrase(self._missing), self.world_size, *self.address)
+        )
 
     def _store_is_silent(self, seconds: float) -> None:
         if (identity.local_rank_of(os.environ) or 0) == 0 and self._due():
@@ -84,8 +93,19 @@ class Meeting:
             )
 
     def over(self) -> None:
-        """The group exists, or was not made: nothing more is said."""
+        """The group exists: nothing more is said."""
         self._channel.close(_CLOSE_SECONDS)
+
+    def failed(self) -> None:
+        """The group was not made. Takes up to two seconds, and as long again to close the channel."""
+        try:
+            self._channel.call(self._ask, _CLOSE_SECONDS, self._prefix)
+        except (ChannelError, RuntimeError):
+            pass  # what was seen last counts
+        if self._missing and self._is_first:
+            seconds = settings.format_duration(round(time.monotonic() - self._began))
+            console.say("init_process_group failed after %s without %s." % (seconds, self._who()))
+        self.over()
 
     def job(self, store: Any) -> Job:
         """The job of the group that has been made; ``store`` is the group's own.

@@ -73,8 +73,8 @@ def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             beginning.meet()
             result = original(*beginning.bound.args, **beginning.bound.kwargs)
-        except BaseException:
-            beginning.give_up()
+        except BaseException as error:
+            beginning.give_up(error)
             raise
         ledger.attempt(ID, beginning.raise_limit, None)
         ledger.attempt(ID, beginning.begin_job, None)
@@ -170,10 +170,12 @@ class _Beginning:
             given.update(store=dist.PrefixStore("default_pg", store), rank=rank, world_size=world_size)
         given["timeout"] = datetime.timedelta(seconds=collectives)
 
-    def give_up(self) -> None:
+    def give_up(self, error: BaseException) -> None:
         """The group was not made."""
-        if self._meeting is not None:
-            self._meeting.over()
+        if self._meeting is None:
+            return
+        end = self._meeting.failed if isinstance(error, Exception) else self._meeting.over
+        ledger.attempt(ID, end, None)
 
     def raise_limit(self) -> None:
         """The limit of the collectives, now that the ranks have met."""

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import identity, memory, progress
+from .. import identity, memory, progress, records
 from ..job import Job
 
 
 def absent(job: Job) -> Dict[int, str]:
     """What is known, by rank: ``is gone (host, pid 4711): its process has ended``."""
-    found = {}
-    for rank, peer in job.peers().items():
-        if rank == job.rank or peer["node"] != job.record["node"]:
-            continue
-        name = progress.who(job, rank).partition(" (")[2].rstrip(")")
-        if identity.has_died(peer["pid"], peer["started"]):
-            found[rank] = "is gone (%s): its process has ended%s" % (name, memory.killed_phrase())
-        elif identity.is_stopped(peer["pid"]):
+    found = gone(job)
+    for rank, peer in _of_this_node(job).items():
+        if rank not in found and identity.is_stopped(peer["pid"]):
             found[rank] = "is stopped (%s): SIGSTOP or a debugger; `kill -CONT %d` lets it go on" % (
-                name,
+                _name(job, rank),
                 peer["pid"],
             )
     return found
+
+
+def gone(job: Job) -> Dict[int, str]:
+    """The same of those alone whose processes have ended."""
+    return {
+        rank: "is gone (%s): its process has ended%s" % (_name(job, rank), memory.killed_phrase())
+        for rank, peer in _of_this_node(job).items()
+        if identity.has_died(peer["pid"], peer["started"])
+    }
+
+
+def _of_this_node(job: Job) -> Dict[int, records.Record]:
+    found = job.peers().items()
+    return {rank: peer for rank, peer in found if rank != job.rank and peer["node"] == job.record["node"]}
+
+
+def _name(job: Job, rank: int) -> str:
+    return progress.who(job, rank).partition(" (")[2].rstrip(")")

@@ -140,6 +140,11 @@ def leave(client: Client, post: Post) -> None:
     client.put("stall/left/%d" % post.rank, post.dump())
 
 
+def has_left(client: Client, rank: int) -> bool:
+    """Whether a rank has said that its job ends."""
+    return bool(client.take("stall/left/%d" % rank))
+
+
 def collect(job: Job, number: int, client: Client) -> Dict[int, Post]:
     """The posts of a round by rank, and the last ones of those that have left."""
     job.collect(client)

@@ -1,0 +1,68 @@
+"""Jobs that end as most do: the script is over, and nobody has destroyed the group.
+
+Without ddp_patches about one in eight of these aborts on torch 2.14 ("terminate called without an active
+exception"). That is a matter of chance, hence the number of jobs.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ddp_patches import propagation
+from support import environment, ranks
+
+STANDIN = environment.TESTS / "standins" / "rank_zero_first"
+AT_A_TIME = 2
+LIMIT_SECONDS = 120
+
+STEPS = """
+    import sys
+    import rank_program as job
+    import torch
+
+    def main():
+        job.start()
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        for step in range(2 if job.RANK == int(sys.argv[1]) else 3):
+            model(torch.ones(1, 2)).sum().backward()
+        job.say(steps=step + 1)
+
+    if __name__ == "__main__":
+        main()
+    """
+
+
+def launch(jobs, name, leaver):
+    """Two ranks under torchrun, one of which leaves a step earlier; -1: none."""
+    folder, processes = jobs.folder(name), jobs.processes(name)
+    environ = environment.clean(folder, STANDIN)
+    propagation.arm(environ)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    command += ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
+    running = processes.start([*command, ranks.script(folder, STEPS), leaver], environ, name="torchrun")
+    return running.wait(LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "count", [4, *(pytest.param(13, id="13-%s" % name, marks=pytest.mark.matrix) for name in "ab")]
+)
+def test_three_steps_and_the_end_of_the_script(jobs, count):
+    """Thirty jobs in all."""
+    with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+        results = list(pool.map(lambda number: launch(jobs, "job%d" % number, -1), range(count)))
+    for result in results:
+        result.check()
+        assert [answer["steps"] for answer in result.answers] == [3, 3] and not result.leftovers
+
+
+def test_a_rank_that_leaves_two_steps_into_the_loop(jobs):
+    """The other one does not wait for it, and says why it ends."""
+    result = launch(jobs, "job", 1).check(1)
+    assert "Rank 1 is gone (" in result.stderr, result
+    assert "after it had come to the end of its program" in result.stderr
+    assert not result.leftovers
