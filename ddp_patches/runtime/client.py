@@ -22,8 +22,8 @@ _CONNECT_SECONDS = 5.0
 LONGEST_VALUE = 64 * 1024  # bytes of JSON that we are willing to send or to read
 
 # A host that has vanished (power, network) sends no word, and a call to its store would never return.
-# The kernel asks for it after a minute of silence, and gives the connection up a minute later. A stopped
-# process is something else: its kernel answers.
+# The kernel asks for it after a minute of silence, and gives the connection up a minute later; a request that
+# is not even received, after the same two minutes. A stopped process is something else: its kernel answers.
 _KEEPALIVE = (60, 10, 6)  # seconds of silence, seconds between questions, questions
 
 

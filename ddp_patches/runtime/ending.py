@@ -31,6 +31,7 @@ class Ending:
         self._job = job
         self._failure: Optional[Failure] = None
         self._verdict = ""
+        self._own_verdict = ""
         self._shut_at: Optional[float] = None
 
     def hear(self, client: Client) -> None:
@@ -40,6 +41,10 @@ class Ending:
             failures.hear(client, failure)
             self._failure = failure
         self._verdict = console.printable(client.take("verdict"))
+
+    def decide_alone(self, reason: str) -> None:
+        """This rank can ask nobody and is to end, unless it moves: then ``""`` withdraws it."""
+        self._own_verdict = reason
 
     def look(self, kind: str, idle: float) -> None:
         """Once a second: where the main thread stands, and for how many seconds it has."""
@@ -58,8 +63,9 @@ class Ending:
         is_other = failure is not None and failure.rank != self._job.rank
         if failure is not None and is_other and kind in standing.WAITS and idle >= _WAITED_SECONDS:
             return "this rank waits for one that has failed, and ends. %s" % failure.sentence()
-        if self._verdict and kind != standing.LEAVING and idle >= _STOOD_SECONDS:
-            return "this rank ends, since the job stands still. %s" % self._verdict
+        verdict = self._verdict or self._own_verdict
+        if verdict and kind != standing.LEAVING and idle >= _STOOD_SECONDS:
+            return "this rank ends, since the job stands still. %s" % verdict
         return ""
 
 

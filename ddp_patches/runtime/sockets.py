@@ -58,8 +58,18 @@ def free_port() -> int:
 
 
 def keep_alive(handles: Set[Handle], idle: int, interval: int, count: int) -> None:
-    """Have the kernel ask a silent peer after ``idle`` seconds, ``count`` times, ``interval`` apart."""
-    options = (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", count))
+    """Have the kernel ask a silent peer after ``idle`` seconds, ``count`` times, ``interval`` apart.
+
+    It asks nothing while a request is on its way, and repeats that for a quarter of an hour: the same bound
+    holds for a request that the peer's kernel has not confirmed.
+    """
+    unconfirmed = 1000 * (idle + interval * count)  # milliseconds
+    options = (
+        ("TCP_KEEPIDLE", idle),
+        ("TCP_KEEPINTVL", interval),
+        ("TCP_KEEPCNT", count),
+        ("TCP_USER_TIMEOUT", unconfirmed),
+    )
     for handle in handles:
         with _socket_of(handle) as connection:
             if connection is not None:

@@ -200,3 +200,12 @@ def test_a_job_is_ended_only_if_nothing_moves():
     assert end(still, own=1800.0).seconds == 1800 - 400, "of the one that has stood for the shortest time"
     both = end(still, own=600.0, abort_after=1800.0)
     assert both.seconds == 200 and "own limit of 10m has passed" in both.reason
+
+
+def test_a_rank_that_can_ask_nobody_ends_as_it_would_have_without_us():
+    from ddp_patches.runtime.stall import acting
+
+    assert acting.end_alone(5000.0, None) is None, "the limit is the caller's own, and ends it by itself"
+    assert acting.end_alone(200.0, 1800.0).seconds == 1600
+    assert acting.end_alone(1900.0, 1800.0).seconds == -100
+    assert "own limit of 30m has passed." in acting.end_alone(1900.0, 1800.0).sentence()

@@ -32,6 +32,10 @@ class End:
     seconds: float
     reason: str
 
+    def sentence(self) -> str:
+        """The reason as one."""
+        return self.reason[:1].upper() + self.reason[1:] + "."
+
 
 def end(finding: Finding, posts: Mapping[int, Post], limits: Limits) -> Optional[End]:
     """When the job ends; None: it goes on waiting."""
@@ -49,6 +53,17 @@ def end(finding: Finding, posts: Mapping[int, Post], limits: Limits) -> Optional
         reason = "no rank moves, and the process group's own limit of %s has passed" % own
         ends.append(End(limits.own - shortest, reason))
     return min(ends, key=lambda each: each.seconds) if ends else None
+
+
+def end_alone(idle: float, own: Optional[float]) -> Optional[End]:
+    """When a rank ends that waits and cannot ask whether anything moves elsewhere: as it would without us.
+
+    ``idle``: seconds for which it has stood; ``own`` as in :class:`Limits`.
+    """
+    if own is None:
+        return None
+    reason = "no other rank can be asked, and the process group's own limit of %s has passed"
+    return End(own - idle, reason % settings.format_duration(own))
 
 
 def what_happens(ending: Optional[End], timeout: str) -> str:

@@ -22,7 +22,7 @@ from .. import ending, news, run_folder, stacks, start_line
 from ..channel import Task
 from ..client import ChannelError, Client
 from ..job import Job
-from . import build_lock, groups, listeners, loader, neighbours, rounds, standing, worker_stacks
+from . import acting, build_lock, groups, listeners, loader, neighbours, rounds, standing, worker_stacks
 from .motion import Motion, children_cpu, debugger
 from .post import LONGEST_STACK, Post
 from .report import Report
@@ -85,6 +85,7 @@ class Monitor:
         motion = self._motion
         if motion.look(stacks.main_thread_places(), groups.counters()):
             self._reports, self._end_at = 0, None
+            self._ending.decide_alone("")
         if self._to_print is not None:
             self._print_for_another_rank(*self._to_print)
         self._ending.look(motion.standing.kind, motion.idle())
@@ -200,10 +201,16 @@ class Monitor:
         if post.idle < _MOVED_SECONDS or not (post.waits() or post.kind == standing.LOADER):
             return  # it has gone on, and the store has ended with the job
         self._reports += 1
+        end = acting.end_alone(post.idle, rounds.own_limit() if post.waits() else None)
+        sentence = "This rank is %s; where the others are is not known: %s." % (post.where(), reason)
         console.warn(
-            "STALL, %s. This rank is %s; where the others are is not known: %s."
-            % (settings.format_duration(round(post.idle)), post.where(), reason)
+            "STALL, %s. %s\n%s"
+            % (settings.format_duration(round(post.idle)), sentence, rounds.what_happens(end))
         )
+        if end is not None:
+            self._end_at = time.monotonic() + end.seconds
+            if end.seconds <= 0:
+                self._ending.decide_alone("%s %s" % (sentence, end.sentence()))
 
     def post(self, quickly: bool = False) -> Post:
         """Where this rank stands now; up to a second, unless ``quickly``."""

@@ -1,14 +1,15 @@
 """One question to all ranks of a job where they stand, and what is made of the answers.
 
-Keys below ``stall/``: counters ``asked`` and ``over`` (rounds), ``<n>/posts``, ``<n>/printed``; texts
-``<n>/by`` (who asks), ``<n>/post/<rank>``, ``<n>/report/<rank>`` (which rank is to print), ``left/<rank>``.
+Keys below ``stall/``: counters ``asked`` and ``over`` (rounds), ``<n>/posts``, ``<n>/printed``,
+``<n>/closed``; texts ``<n>/by`` (who asks), ``<n>/post/<rank>``, ``<n>/report/<rank>`` (which rank is to
+print), ``left/<rank>``.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from typing import Any, Callable, Dict, Generator, List, Optional
+from typing import Any, Callable, Dict, Generator, List, Optional, Tuple
 
 from ... import settings
 from .. import limits, news, progress
@@ -65,9 +66,10 @@ class Round:
         return False
 
     def _run(self) -> Steps:
-        number = yield self._open
-        if not number:
-            return  # another rank asks
+        number, is_own = yield self._open
+        if not is_own:
+            yield from self._until_closed(number)
+            return
         began = time.monotonic()
         while time.monotonic() - began < self._patience:
             answered = yield lambda client: client.add("stall/%d/posts" % number, 0)
@@ -75,28 +77,38 @@ class Round:
                 break
         report = build(self._job, (yield functools.partial(collect, self._job, number)), self._report)
         if report is None or self._has_moved():
-            yield lambda client: client.add("stall/over", 1)
+            yield functools.partial(_close, number)
             return
         self.ending = report.ending
         yield from self._have_it_printed(number, report)
         if report.ending is not None and report.ending.seconds <= 0:
-            reason = "%s %s" % (report.finding.sentence, _sentence(report.ending.reason))
+            reason = "%s %s" % (report.finding.sentence, report.ending.sentence())
             yield lambda client: news.put(client, "verdict", reason)
 
-    def _open(self, client: Client) -> int:
+    def _open(self, client: Client) -> Tuple[int, bool]:
+        """The number of the round that is open, and whether it is this rank's."""
         number = client.add("stall/over", 0) + 1
         if client.first("stall/%d/by" % number, str(self._job.rank)) != str(self._job.rank):
-            return 0
-        client.add("stall/asked", 1)
+            return number, False
+        # One, unless the asker before this one was gone before it had come so far.
+        client.add("stall/asked", max(0, number - client.add("stall/asked", 0)))
         news.add(client)
-        return number
+        return number, True
+
+    def _until_closed(self, number: int) -> Steps:
+        """Another rank asks. One that is killed or cut off meanwhile must not have the last word."""
+        began = time.monotonic()
+        while time.monotonic() - began < self._patience + STORE_SECONDS:
+            if self._has_moved() or (yield lambda client: client.add("stall/over", 0)) >= number:
+                return
+        yield functools.partial(_close, number)
 
     def _have_it_printed(self, number: int, report: Report) -> Steps:
         """Users look at the log of the lowest rank: it prints, or we do if it does not come to that."""
         printer = min(rank for rank, post in report.posts.items() if post.kind != LEAVING)
         if printer != self._job.rank:
             yield lambda client: client.put(_report_key(number, printer), str(self._report))
-        yield lambda client: client.add("stall/over", 1)
+        yield functools.partial(_close, number)
         began = time.monotonic()
         while printer != self._job.rank and time.monotonic() - began < self._patience:
             if (yield lambda client: client.add("stall/%d/printed" % number, 0)):
@@ -105,8 +117,10 @@ class Round:
             self._publish(report)
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
+def _close(number: int, client: Client) -> None:
+    """Round ``number`` is over; whoever says so first, it counts once."""
+    if client.add("stall/%d/closed" % number, 1) == 1:
+        client.add("stall/over", 1)
 
 
 def _report_key(number: int, rank: int) -> str:
@@ -168,14 +182,20 @@ def build(job: Job, posts: Dict[int, Post], number_of_report: int) -> Optional[R
         return None
     current = settings.current()
     abort_after = current.abort_after if current.on_stall == "abort" else None
-    own = limits.own_limit() if limits.is_raised() else None
-    ending = acting.end(finding, posts, acting.Limits(own, current.stall_after, abort_after))
-    return Report(number_of_report, finding, posts, silent, ending, acting.what_happens(ending, _timeout()))
+    ending = acting.end(finding, posts, acting.Limits(own_limit(), current.stall_after, abort_after))
+    return Report(number_of_report, finding, posts, silent, ending, what_happens(ending))
 
 
-def _timeout() -> str:
+def own_limit() -> Optional[float]:
+    """Seconds of the group's limit without us; None where it has not been raised."""
+    return limits.own_limit() if limits.is_raised() else None
+
+
+def what_happens(ending: Optional[acting.End]) -> str:
+    """The report's line about that."""
     seconds = limits.in_force()
-    return settings.format_duration(seconds) if seconds is not None else "not known"
+    timeout = settings.format_duration(seconds) if seconds is not None else "not known"
+    return acting.what_happens(ending, timeout)
 
 
 def _of_silent(job: Job, rank: int, posts: Dict[int, Post]) -> str:
