@@ -29,16 +29,18 @@ PAGE = ROOT / "patches.md"
 
 
 def releases_of(cell: dict[str, Any]) -> set[tuple[str, str]]:
-    """The releases that a cell is about, by import name: those of its framework, or else its torch."""
-    found = releases.RELEASES[cell["release"]] if "release" in cell else _environment(cell)
-    requirements = [*found["requirements"], *found.get("without_dependencies", ()), found.get("unpacked", "")]
-    pinned = [requirement.partition("==")[::2] for requirement in requirements if "==" in requirement]
-    wanted = results.is_framework if "release" in cell else "torch".__eq__
-    return {(results.import_name(name), version) for name, version in pinned if wanted(name)}
+    """The releases that a cell is about, by import name: its frameworks', or its torch where it has none."""
+    if "release" in cell:
+        entry, is_meant = releases.RELEASES[cell["release"]], results.is_framework
+    else:
+        entry, is_meant = releases.ENVIRONMENTS[cell["environment"]], _is_torch
+    requirements = [*entry["requirements"], *entry.get("without_dependencies", ()), entry.get("unpacked", "")]
+    pinned = [requirement.partition("==") for requirement in requirements]
+    return {(results.import_name(name), version) for name, _, version in pinned if version and is_meant(name)}
 
 
-def _environment(cell: dict[str, Any]) -> dict[str, Any]:
-    return releases.ENVIRONMENTS[cell["environment"]]
+def _is_torch(distribution: str) -> bool:
+    return distribution == "torch"
 
 
 def passed() -> dict[str, list[str]]:
