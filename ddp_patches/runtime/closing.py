@@ -9,10 +9,14 @@ children skip it, and on 3.12 no thread can be started there. Ours is started be
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from .. import console, settings
+from . import stacks
+
+_THREADS_SECONDS = 60.0  # for the user's threads, until they are named
 
 Step = Callable[[], Any]
 
@@ -23,11 +27,15 @@ class _Closer:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.steps: List[Tuple[str, Step]] = []
+        self._main_has_ended = threading.Event()
         self._begin, self._done = threading.Event(), threading.Event()
         self._doing = ""
         threading.Thread(target=self._run, name="ddp_patches closing", daemon=True).start()
 
     def _run(self) -> None:
+        self._main_has_ended.wait()
+        if not self._begin.wait(_THREADS_SECONDS):
+            _name_threads()
         self._begin.wait()
         while self.steps:  # a step may take others back
             name, step = self.steps.pop()
@@ -38,14 +46,36 @@ class _Closer:
                 console.logger().debug("%s at exit: %r", name, error)
         self._done.set()
 
+    def expect(self) -> None:
+        """The main thread has ended; the steps come when the user's threads have ended as well."""
+        self._main_has_ended.set()
+
     def finish(self) -> None:
         """Have the steps done, within ``exit_timeout``."""
+        self._main_has_ended.set()
         self._begin.set()
         if not self._done.wait(settings.current().exit_timeout):
             console.warn(
                 "%s did not end within %s (setting exit_timeout); the process goes on to exit"
                 % (self._doing, settings.format_duration(settings.current().exit_timeout))
             )
+
+
+def _name_threads() -> None:
+    """Say what keeps this process from ending. It may be an upload: nothing is done about it."""
+    frames = sys._current_frames()
+    own = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    named = [
+        "%s (%s)"
+        % (thread.name, stacks.describe(stacks.telling(stacks.places(frames.get(thread.ident or 0)))))
+        for thread in own
+    ]
+    if named:
+        console.say(
+            "the program came to its end %s ago. This process ends when the program's own threads have: %s. "
+            "Daemon threads alone are not waited for."
+            % (settings.format_duration(_THREADS_SECONDS), ", ".join(named))
+        )
 
 
 _closer: Optional[_Closer] = None
@@ -76,6 +106,8 @@ def at_end(name: str, step: Step) -> Callable[[], None]:
 
 def _shutdown_and_close() -> None:
     assert _shutdown is not None
+    if _closer is not None and _closer.pid == os.getpid():
+        _closer.expect()
     try:
         _shutdown()
     finally:  # Ctrl-C while it waits for the user's threads

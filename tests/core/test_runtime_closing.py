@@ -54,6 +54,26 @@ def test_the_users_threads_end_first():
     assert run(body).out.splitlines() == ["user", *STEPS]
 
 
+def test_a_users_thread_that_keeps_the_process_from_ending_is_named():
+    """Once, after a minute, and nothing else is done about it: it may be an upload."""
+    body = """
+closing._THREADS_SECONDS = 0.5
+def upload():
+    time.sleep(2)
+    line("user")
+def quick():
+    time.sleep(0.2)
+threading.Thread(target=upload, name="uploader").start()
+threading.Thread(target=quick, name="quick").start()
+sys.exit(3)
+"""
+    result = run(body)
+    assert result.code == 3
+    assert result.out.splitlines() == ["user", *STEPS]
+    assert result.err.count("This process ends when the program's own threads have: uploader (") == 1
+    assert "in upload" in result.err and "quick" not in result.err
+
+
 def test_ctrl_c_while_the_users_threads_are_waited_for():
     """The steps are done all the same: a thread of ours inside the store would abort the process."""
     body = """

@@ -15,6 +15,8 @@ import pytest
 
 from support import environment, ranks
 
+torch = pytest.importorskip("torch")
+RELEASE = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 RANK_ZERO_FIRST = environment.TESTS / "standins" / "rank_zero_first"
 
 # Each rank of one job ends in its own way; counting is switched on before ddp_patches is.
@@ -63,6 +65,21 @@ WAYS = """
     elif way == "ctrl-c":
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(30)
+    elif way == "handler":
+        # As batch systems and logger tools do, before and after us: it is called, and its code is kept.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(6))
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif way in ("hangup", "terminate"):
+        last_words()
+        os.kill(os.getpid(), signal.SIGHUP if way == "hangup" else signal.SIGTERM)
+        time.sleep(30)
+    elif way == "error in atexit":
+        atexit.register(lambda: 1 / 0)
+    elif way == "groups":
+        more = [dist.new_group([job.RANK], use_local_synchronization=True) for _ in range(2)]
+        destroyed.clear()
+    elif way == "a group destroyed":
+        dist.destroy_process_group(dist.new_group([job.RANK], use_local_synchronization=True))
     elif way == "os._exit":
         last_words()
         os._exit(5)
@@ -72,18 +89,24 @@ CODES = {
     "return": 0, "destroy": 0, "atexit": 0, "thread": 0, "raise": 1, "sys.exit": 3, "SystemExit": 4,
     "ctrl-c": -signal.SIGINT, "os._exit": 5,
 }  # fmt: skip
+MORE_CODES = {
+    "handler": 6, "hangup": -signal.SIGHUP, "terminate": -signal.SIGTERM, "error in atexit": 0, "groups": 0,
+    "a group destroyed": 0,
+}  # fmt: skip
+# By whom: the user on the main thread, or we on a thread of ours. A user's handler at exit comes after us and
+# destroys nothing. A signal that nobody handles, and os._exit, end the process on the spot.
+DESTROYED = {
+    "destroy": [True], "os._exit": [], "hangup": [], "terminate": [], "a group destroyed": [True, False],
+}  # fmt: skip
 
 
 def check_ends(job, ways):
     job.wait(100, check=False)
     for result, way in zip(job.results, ways):
-        result.check(CODES[way])
+        result.check({**CODES, **MORE_CODES}[way])
         (said,) = [answer for answer in result.answers if "way" in answer]
-        # By whom: the user on the main thread, or we on a thread of ours. A user's handler at exit comes
-        # after us and destroys nothing.
-        expected = {"destroy": [True], "os._exit": []}.get(way, [False])
-        assert said["destroyed_by_main_thread"] == expected, job
-        assert way == "os._exit" or said["threads"] == [], result
+        assert said["destroyed_by_main_thread"] == DESTROYED.get(way, [False]), job
+        assert DESTROYED.get(way) == [] or said["threads"] == [], result
         if way == "thread":
             assert {"initialized": True} in result.answers, result
 
@@ -94,6 +117,13 @@ def test_every_way_to_end_keeps_its_exit_code_and_destroys_once(jobs):
     all_ways = jobs.start("all", WAYS, len(ways), arguments=ways, PATCHED="1")
     check_ends(all_ways, ways)
     check_ends(jobs.start("host", WAYS, 2, arguments=["raise", "return"], PATCHED="1"), ["raise", "return"])
+
+
+@pytest.mark.skipif(RELEASE < (2, 1), reason="a group is made without the other ranks")
+def test_more_ways_to_end(jobs):
+    """Signals with a handler and without, several groups, one that the user destroys himself."""
+    ways = ["return", *MORE_CODES]
+    check_ends(jobs.start("more", WAYS, len(ways), arguments=ways, PATCHED="1"), ways)
 
 
 def test_without_us_nobody_destroys(jobs):
@@ -209,14 +239,17 @@ CHILDREN = """
     import torch, torch.distributed as dist
     import torch.multiprocessing as mp
 
-    def rank(number, count, port, method):
+    def rank(number, count, ports, method):
         os.environ.update(
-            RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(count),
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+            RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1"
         )
         import rank_program as job
-        job.start(60)
-        assert job.total() == 3
+        for port in ports.split(","):  # a group for each
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            os.environ["MASTER_PORT"] = port
+            job.start(60)
+            assert job.total() == 3
         from ddp_patches.runtime import closing
         def end():
             os.write(1, ('{"method": "%s", "rank": %d, "alive": %s}\\n' % (
@@ -224,15 +257,16 @@ CHILDREN = """
         closing.at_end("the test's", end)
 
     if __name__ == "__main__":
-        spawn, fork = sys.argv[1:]
+        spawn, fork, forkserver = sys.argv[1:]
         mp.spawn(rank, args=(2, spawn, "spawn"), nprocs=2)
-        context = mp.get_context("fork")
-        children = [context.Process(target=rank, args=(number, 2, fork, "fork")) for number in range(2)]
-        for child in children:
-            child.start()
-        for child in children:
-            child.join()
-        assert [child.exitcode for child in children] == [0, 0]
+        for method, port in (("fork", fork), ("forkserver", forkserver)):
+            context = mp.get_context(method)
+            children = [context.Process(target=rank, args=(number, 2, port, method)) for number in range(2)]
+            for child in children:
+                child.start()
+            for child in children:
+                child.join()
+            assert [child.exitcode for child in children] == [0, 0]
     """
 
 
@@ -240,11 +274,37 @@ def test_ranks_that_are_children_of_a_process_end_as_well(jobs):
     """`multiprocessing` ends its children past `atexit`. Ours run before, with the groups still there."""
     folder, processes = jobs.folder("job"), jobs.processes("job")
     path = ranks.script(folder, CHILDREN)
-    command = [sys.executable, path, ranks.free_port(), ranks.free_port()]
+    again = "%d,%d" % (ranks.free_port(), ranks.free_port())
+    command = [sys.executable, path, again, ranks.free_port(), ranks.free_port()]
     result = processes.run(command, environment.clean(folder, RANK_ZERO_FIRST), 100).check()
     assert sorted((answer["method"], answer["rank"], answer["alive"]) for answer in result.answers) == [
-        (method, rank, True) for method in ("fork", "spawn") for rank in (0, 1)
+        (method, rank, True) for method in ("fork", "forkserver", "spawn") for rank in (0, 1)
     ]
+
+
+UPLOADS = """
+    import ddp_patches.auto
+    import atexit, threading, time
+    import rank_program as job
+
+    def upload(how):
+        time.sleep(12)
+        job.say(uploaded=how)
+
+    job.start()
+    job.total()
+    if job.RANK == 0:
+        threading.Thread(target=upload, args=("thread",)).start()
+    elif job.RANK == 1:
+        atexit.register(upload, "atexit")
+    """
+
+
+def test_what_a_program_does_after_its_end_is_completed(jobs):
+    """A logger that uploads is no stall, whether the others are gone or not."""
+    job = jobs.start("job", UPLOADS, 3, DDP_PATCHES_STALL_AFTER="3s", DDP_PATCHES_EXIT_TIMEOUT="3s").wait()
+    assert job.answer(0)["uploaded"] == "thread" and job.answer(1)["uploaded"] == "atexit"
+    assert not job.lines("STALL") and not job.lines("did not end within")
 
 
 PLAIN = """
