@@ -12,8 +12,8 @@ import sys
 import time
 from typing import Optional
 
-from .. import console
-from . import connections, failures
+from .. import console, settings
+from . import connections, failures, identity
 from .client import Client
 from .failures import Failure
 from .job import Job
@@ -29,9 +29,11 @@ class Ending:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._is_host = job.rank == 0 and identity.launcher(os.environ) != "torchrun"  # of the store
         self._failure: Optional[Failure] = None
         self._verdict = ""
         self._own_verdict = ""
+        self._known_since: Optional[float] = None
         self._shut_at: Optional[float] = None
 
     def hear(self, client: Client) -> None:
@@ -50,8 +52,12 @@ class Ending:
         """Once a second: where the main thread stands, and for how many seconds it has."""
         reason = self._reason(kind, idle)
         if not reason:
-            self._shut_at = None  # it has raised, or the job has gone on after all
-        elif self._shut_at is None:
+            self._known_since = self._shut_at = None  # it has raised, or the job has gone on after all
+            return
+        self._known_since = self._known_since or time.monotonic()
+        if self._is_host and time.monotonic() - self._known_since < settings.current().exit_timeout / 2:
+            return  # the others have to hear of it from the store that ends with this process
+        if self._shut_at is None:
             console.warn(reason)
             self._shut_at = time.monotonic()
             connections.shut()
