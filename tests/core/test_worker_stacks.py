@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -30,9 +31,11 @@ PREPARED = """
     """
 
 
-def start(then, **more):
+def start(then):
     code = textwrap.dedent(PREPARED).format(then=then)
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **more)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout.readline() == "ready\n"
     return process
 
@@ -42,7 +45,8 @@ def ended():
     processes = []
     yield processes
     for process in processes:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # all of it has ended
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
@@ -67,6 +71,7 @@ def test_a_child_of_a_child_answers_for_itself(ended):
     )
     ended.append(start(then))
     assert "works_for_ever" in ended[0].stdout.readline()
+    ended[0].wait(30)
 
 
 def test_a_child_that_has_become_another_program_survives(ended):
@@ -84,7 +89,9 @@ def test_a_child_that_takes_its_handler_back_survives(ended):
 
 
 def test_a_child_that_knows_nothing_of_it_survives(ended):
-    ended.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+    ended.append(
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    )
     survives(ended[0])
 
 
