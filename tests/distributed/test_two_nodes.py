@@ -22,7 +22,9 @@ HERE = object()  # among a program's arguments: the job's folder
 class Job:
     """Two nodes at work on a program."""
 
-    def __init__(self, jobs, name, program, arguments=(), patched=True, each=({}, {}), **variables):
+    def __init__(
+        self, jobs, name, program, arguments=(), patched=True, each=({}, {}), own_cable=False, **variables
+    ):
         self.nodes = nodes.Nodes()
         self.results = []
         try:
@@ -37,7 +39,7 @@ class Job:
                 environments.append(environ)
             given = [self.folder if argument is HERE else argument for argument in arguments]
             processes = jobs.processes(name)
-            self.running = self.nodes.torchrun(processes, program, environments, given)
+            self.running = self.nodes.torchrun(processes, program, environments, given, own_cable)
         except BaseException:
             self.nodes.remove()
             raise
@@ -114,6 +116,35 @@ def test_the_missing_rank_of_the_other_node_is_named_and_all_end(start):
     # One rank prints for both nodes, and what torch says of a group that is left is not there.
     assert all("[rank 0, node-a, " in line for line in job.lines("STALL, "))
     assert not job.lines("destroy_process_group() was not called") and not job.lines("terminate called")
+
+
+MEET = """
+    import ddp_patches.auto
+    import os, sys, time
+    import rank_program as job
+
+    job.start()
+    job.total()
+    job.wait_for(os.path.join(sys.argv[1], "is-cut"))
+    job.say(total=job.total())
+    """
+
+
+@pytest.mark.matrix
+def test_all_are_in_the_same_collective_and_the_connection_is_at_fault(start):
+    """The store has a cable of its own, as where NCCL uses InfiniBand: all ranks answer, none is missing."""
+    job = start("job", MEET, [HERE], own_cable=True, DDP_PATCHES_STALL_AFTER="3s")
+    job.wait_for("is on for 4 of 4 ranks on node-a, node-b")
+    job.nodes.cut()
+    job.release("is-cut")
+    job.wait_for(
+        "STALL, ", "No rank is missing: all are in all_reduce, called at rank_zero_first/rank_program.py:"
+    )
+    job.wait_for("the connection between them is at fault")
+    job.wait_for("NCCL_P2P_DISABLE=1")
+    job.nodes.mend()
+    job.wait()
+    assert job.said("total") == dict.fromkeys(range(4), 10.0)
 
 
 BLOCK = """

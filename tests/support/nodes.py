@@ -20,8 +20,9 @@ from support.processes import Processes, Running, is_running
 
 HOSTS = ("node-a", "node-b")
 RANKS_PER_NODE = 2
-_ADDRESSES = ("10.77.0.1", "10.77.0.2")
 _INTERFACE = "cable0"
+# The second one is for the store alone, where a test asks for that.
+_CABLES = {_INTERFACE: ("10.77.0.1", "10.77.0.2"), "cable1": ("10.77.1.1", "10.77.1.2")}
 _PORT = 29400  # nobody else is in there
 _PREFIX = "ddp-patches-test"
 _UNSHARE = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -38,20 +39,28 @@ class Nodes:
         try:
             for name in self.names:
                 _ip("netns", "add", name)
-            one, other = self.names
-            peer = ["peer", "name", _INTERFACE, "netns", other]
-            _ip("-n", one, "link", "add", _INTERFACE, "type", "veth", *peer)
-            for name, address in zip(self.names, _ADDRESSES):
-                _ip("-n", name, "address", "add", address + "/24", "dev", _INTERFACE)
                 _ip("-n", name, "link", "set", "lo", "up")
-                _ip("-n", name, "link", "set", _INTERFACE, "up")
+            for interface, addresses in _CABLES.items():
+                self._lay(interface, addresses)
         except BaseException:
             self.remove()
             raise
 
+    def _lay(self, interface: str, addresses: Sequence[str]) -> None:
+        one, other = self.names
+        peer = ["peer", "name", interface, "netns", other]
+        _ip("-n", one, "link", "add", interface, "type", "veth", *peer)
+        for name, address in zip(self.names, addresses):
+            _ip("-n", name, "address", "add", address + "/24", "dev", interface)
+            _ip("-n", name, "link", "set", interface, "up")
+
     def cut(self, node: int = 1) -> None:
         """Take the interface of a node down: what is sent gets lost, and nobody hears of it."""
         _ip("-n", self.names[node], "link", "set", _INTERFACE, "down")
+
+    def mend(self, node: int = 1) -> None:
+        """Take it up again: what was lost is sent again."""
+        _ip("-n", self.names[node], "link", "set", _INTERFACE, "up")
 
     def remove(self) -> None:
         """Once more does no harm."""
@@ -64,6 +73,7 @@ class Nodes:
         program: ranks.Program,
         environments: Sequence[Mapping[str, str]],
         arguments: Sequence[object] = (),
+        own_cable_for_store: bool = False,
     ) -> list[Running]:
         """Start two ranks of `program` on each node through torchrun, with an environment for each node.
 
@@ -71,9 +81,10 @@ class Nodes:
         left behind. They end with the node.
         """
         path = ranks.script(processes.folder, program)
+        master = _CABLES["cable1" if own_cable_for_store else _INTERFACE][0]
         return [
             processes.start(
-                [*self._inside(node), *_launcher(node), path, *arguments],
+                [*self._inside(node), *_launcher(node, master), path, *arguments],
                 {**environments[node], "GLOO_SOCKET_IFNAME": _INTERFACE},
                 name=HOSTS[node],
             )
@@ -103,9 +114,9 @@ def why_not() -> str:
         nodes.remove()
 
 
-def _launcher(node: int) -> list[object]:
+def _launcher(node: int, master: str) -> list[object]:
     options = ["--nnodes=2", "--node_rank=%d" % node, "--nproc_per_node=%d" % RANKS_PER_NODE]
-    address = ["--master_addr=%s" % _ADDRESSES[0], "--master_port=%d" % _PORT]
+    address = ["--master_addr=%s" % master, "--master_port=%d" % _PORT]
     return [sys.executable, "-m", "torch.distributed.run", *options, *address]
 
 
