@@ -96,6 +96,8 @@ def _judge_again(patch: Patch, variant: Variant, version: Optional[str], row: le
     except apply.Absent:
         return
     verdict, reason = versions.verdict(patch, variant, version, original, source)
+    if row.reason != versions.verdict(patch, variant, version, original)[1]:
+        reason = row.reason  # the patch has told what it did since
     ledger.correct(patch.id, target, row, verdict=verdict, reason=reason)
 
 
