@@ -139,7 +139,7 @@ def chains():
     yield pytest.param("ranks", 1, ["killed"], id="killed")
 
 
-@pytest.mark.parametrize(("launcher", "culprit", "kinds"), chains())
+@pytest.mark.parametrize(("launcher", "culprit", "kinds"), list(chains()))
 def test_the_missing_rank_is_named_with_file_and_line(jobs, launcher, culprit, kinds):
     """Upstream says after half an hour that a time-out has occurred on the ranks that came."""
     job = Job(jobs, "job", kinds, culprit, launcher)

@@ -85,10 +85,10 @@ def launch(processes, version, rank_does, name="parent", prefix=(), **variables)
 @pytest.mark.parametrize(
     ("version", "number"),
     [
-        ("8.0.100", signal.SIGINT),
-        ("8.0.100", signal.SIGKILL),
+        pytest.param("8.0.100", signal.SIGINT, marks=pytest.mark.matrix),
+        pytest.param("8.0.100", signal.SIGKILL, marks=pytest.mark.matrix),
         ("8.2.103", signal.SIGTERM),
-        (NEWEST_ULTRALYTICS, signal.SIGINT),
+        pytest.param(NEWEST_ULTRALYTICS, signal.SIGINT, marks=pytest.mark.matrix),
         (NEWEST_ULTRALYTICS, signal.SIGTERM),
         (NEWEST_ULTRALYTICS, signal.SIGKILL),
     ],
@@ -106,6 +106,7 @@ def test_a_signal_to_the_parent_alone_ends_launcher_and_workers(processes, versi
 
 
 @pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_without_the_patch_they_live_on(processes, number):
     """Shows that the test above can fail."""
@@ -115,7 +116,7 @@ def test_without_the_patch_they_live_on(processes, number):
     assert len(running.wait(120).leftovers) >= 2
 
 
-@pytest.mark.parametrize("version", ["8.0.100", NEWEST_ULTRALYTICS])
+@pytest.mark.parametrize("version", [pytest.param("8.0.100", marks=pytest.mark.matrix), NEWEST_ULTRALYTICS])
 def test_a_failing_ranks_own_traceback(processes, version):
     result = launch(processes, version, launching.FAILS).wait(LIMIT_SECONDS).check(1)
     assert "WorkersFailed: Command '['" in result.stdout
@@ -126,6 +127,7 @@ def test_a_failing_ranks_own_traceback(processes, version):
     assert launching.files_left(processes.folder) == []
 
 
+@pytest.mark.matrix
 @pytest.mark.release(name="ultralytics/8.2.103")
 def test_a_killed_rank_is_explained(processes):
     result = launch(processes, "8.2.103", launching.KILLED).wait(LIMIT_SECONDS).check(1)
@@ -134,6 +136,7 @@ def test_a_killed_rank_is_explained(processes):
     assert "host memory" in told
 
 
+@pytest.mark.matrix
 @pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
 def test_without_the_patch_the_exception_knows_nothing(processes):
     result = (
@@ -144,6 +147,7 @@ def test_without_the_patch_the_exception_knows_nothing(processes):
 
 
 @pytest.mark.release(name="ultralytics/" + NEWEST_ULTRALYTICS)
+@pytest.mark.matrix
 @pytest.mark.parametrize("off", [False, True])
 def test_a_closed_terminal_under_nohup(processes, off):
     """SIGHUP goes to parent and launcher; the parent ignores it, the launcher sets a handler of its own."""
@@ -156,6 +160,7 @@ def test_a_closed_terminal_under_nohup(processes, off):
     assert ("train() returned" in result.stdout) is not off, result
 
 
+@pytest.mark.matrix
 @pytest.mark.release(name="ultralytics/8.2.103")
 def test_another_copy_of_ultralytics_is_named(processes):
     """Report 46: the user's folder has a copy of its own, which the workers' file of another folder lacks."""

@@ -95,7 +95,12 @@ def assert_trained(result, folder):
 
 
 @pytest.mark.parametrize(
-    ("shape", "release"), [("distribution", NEWEST), ("distribution", OLDEST), ("checkout", NEWEST)]
+    ("shape", "release"),
+    [
+        ("distribution", NEWEST),
+        pytest.param("distribution", OLDEST, marks=pytest.mark.matrix),
+        pytest.param("checkout", NEWEST, marks=pytest.mark.matrix),
+    ],
 )
 def test_a_scan_that_outlives_the_groups_limit(processes, shape, release):
     result = rehearse(processes, shape, release, **SLOW)
@@ -105,7 +110,7 @@ def test_a_scan_that_outlives_the_groups_limit(processes, shape, release):
 
 
 @pytest.mark.release(name=NEWEST)
-@pytest.mark.parametrize("shape", list(MAKERS))
+@pytest.mark.parametrize("shape", ["distribution", pytest.param("checkout", marks=pytest.mark.matrix)])
 def test_without_the_patch_the_other_rank_dies_in_its_barrier(processes, shape):
     """Shows that the test above can fail."""
     result = rehearse(processes, shape, NEWEST, **SLOW, DDP_PATCHES_SKIP="yolov5.zero_first")
