@@ -13,7 +13,7 @@ import time
 from typing import Optional
 
 from .. import console, settings
-from . import connections, failures, identity
+from . import connections, failures, identity, verdict
 from .client import Client
 from .failures import Failure
 from .job import Job
@@ -42,7 +42,7 @@ class Ending:
         if failure is not None and self._failure is None:
             failures.hear(client, failure)
             self._failure = failure
-        self._verdict = console.printable(client.take("verdict"))
+        self._verdict = verdict.read(client)
 
     def decide_alone(self, reason: str) -> None:
         """This rank can ask nobody and is to end, unless it moves: then ``""`` withdraws it."""
@@ -69,9 +69,9 @@ class Ending:
         is_other = failure is not None and failure.rank != self._job.rank
         if failure is not None and is_other and kind in standing.WAITS and idle >= _WAITED_SECONDS:
             return "this rank waits for one that has failed, and ends. %s" % failure.sentence()
-        verdict = self._verdict or self._own_verdict
-        if verdict and kind != standing.LEAVING and idle >= _STOOD_SECONDS:
-            return "this rank ends, since the job stands still. %s" % verdict
+        decided = self._verdict or self._own_verdict
+        if decided and kind != standing.LEAVING and idle >= _STOOD_SECONDS:
+            return verdict.sentence(decided)
         return ""
 
 

@@ -18,7 +18,7 @@ import traceback
 from typing import Any, Optional
 
 from .. import console, settings
-from . import failure_folder, identity, job, news, stacks
+from . import failure_folder, identity, job, news, stacks, verdict
 from .client import ChannelError, Client
 from .stall import neighbours, rounds
 
@@ -106,6 +106,10 @@ def _report(error: BaseException) -> None:
     rank = running.rank if running is not None else identity.rank_of(os.environ)
     if rank is None:
         return
+    reason = _verdict(running) if running is not None else ""
+    if reason:  # a connection that broke when another rank heard of it before this one
+        console.warn(verdict.sentence(reason))
+        return
     own = _failure(rank, error)
     failure_folder.note(own.rank, own.dump())
     found = _agree(running, own) if running is not None else None
@@ -117,6 +121,14 @@ def _report(error: BaseException) -> None:
         return
     failure_folder.note_first(earliest.dump())
     console.warn("%s\nWhat follows on this rank is a consequence of that." % earliest.sentence())
+
+
+def _verdict(running: job.Job) -> str:
+    try:
+        found: str = running.channel.call(verdict.read, _STORE_SECONDS)
+    except ChannelError:
+        return ""
+    return found
 
 
 def _say_who_is_gone(running: job.Job) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, Generator, List, Optional, Tuple
 
 from ... import settings
-from .. import limits, news, progress
+from .. import limits, news, progress, verdict
 from ..channel import Pending
 from ..client import ChannelError, Client
 from ..job import Job
@@ -83,7 +83,7 @@ class Round:
         yield from self._have_it_printed(number, report)
         if report.ending is not None and report.ending.seconds <= 0:
             reason = "%s %s" % (report.finding.sentence, report.ending.sentence())
-            yield lambda client: news.put(client, "verdict", reason)
+            yield lambda client: verdict.give(client, reason)
 
     def _open(self, client: Client) -> Tuple[int, bool]:
         """The number of the round that is open, and whether it is this rank's."""
