@@ -97,7 +97,7 @@ class Job:
         self.wait_for(told[3])
         # The lowest rank that answers prints, and none but it.
         printer = 1 if kind == "leaves" and self.culprit == 0 else 0
-        said = [line for line in self.lines() if "STALL, " in line]
+        said = [line for line in self.lines() if all(text in line for text in ("STALL, ", *told[:3]))]
         assert said and all("[rank %d, " % printer in line for line in said), said
 
     def release(self, kind):
