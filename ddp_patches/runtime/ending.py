@@ -13,7 +13,7 @@ import time
 from typing import Optional
 
 from .. import console, settings
-from . import connections, failures, identity, verdict
+from . import connections, failures, verdict
 from .client import Client
 from .failures import Failure
 from .job import Job
@@ -29,7 +29,6 @@ class Ending:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._is_host = job.rank == 0 and identity.launcher(os.environ) != "torchrun"  # of the store
         self._failure: Optional[Failure] = None
         self._verdict = ""
         self._own_verdict = ""
@@ -55,7 +54,10 @@ class Ending:
             self._known_since = self._shut_at = None  # it has raised, or the job has gone on after all
             return
         self._known_since = self._known_since or time.monotonic()
-        if self._is_host and time.monotonic() - self._known_since < settings.current().exit_timeout / 2:
+        if (
+            self._job.hosts_store()
+            and time.monotonic() - self._known_since < settings.current().exit_timeout / 2
+        ):
             return  # the others have to hear of it from the store that ends with this process
         if self._shut_at is None:
             console.warn(reason)

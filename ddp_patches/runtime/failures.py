@@ -164,7 +164,7 @@ def _agree(running: job.Job, own: Failure) -> Optional[Failure]:
     """The first failure of all ranks, this one's perhaps; None if the store does not say."""
     try:
         text = running.channel.call(lambda client: news.put(client, _KEY, own.dump()), _STORE_SECONDS)
-        if running.rank == 0 and identity.launcher(os.environ) != "torchrun":
+        if running.hosts_store():
             _let_the_others_hear(running)  # the store ends with this process
     except ChannelError:
         return None

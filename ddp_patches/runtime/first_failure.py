@@ -86,15 +86,6 @@ def _order(failure: Ended) -> Any:
     return (2 if code > 0 else 3), 0.0, failure.rank
 
 
-def oom_kills() -> Optional[int]:
-    """How many processes the kernel has ended for lack of memory, on this machine; None if unknown."""
-    try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
-    except (OSError, ValueError):
-        return None
-
-
 def text(ended: List[Ended], launchers: str = "", memory_kills: int = 0) -> str:
     """What an exception says of the ranks; empty if nothing is known.
 

@@ -16,7 +16,7 @@ import uuid
 from typing import Any, Callable, Dict, List, Optional
 
 from .. import console
-from . import records
+from . import identity, records
 from .channel import OVER, Channel, Task
 from .client import Address, ChannelError, Client
 
@@ -77,6 +77,10 @@ class Job:
     def _begin(self, generation: str) -> None:
         self.channel.begin("ddp_patches/%s/" % generation)
         self._known.set()
+
+    def hosts_store(self) -> bool:
+        """Whether the store ends with this process. Under torchrun the launcher hosts it."""
+        return self.rank == 0 and identity.launcher(os.environ) != "torchrun"
 
     def publish(self, record: records.Record) -> None:
         """Hand this rank's record to the others; a later one replaces it."""

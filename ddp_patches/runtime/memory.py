@@ -1,4 +1,4 @@
-"""The memory limit of this process's container, and whether the kernel has killed something for it."""
+"""Whether the kernel has killed something for want of memory: on this machine, or in this container."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ def killed_phrase() -> str:
         " was" if kills == 1 else "es were",
         "" if limit is None else " (limit %.1f GiB)" % (limit / _GIB),
     )
+
+
+def oom_kills() -> Optional[int]:
+    """How many processes the kernel has ended for lack of memory, on this machine; None if unknown."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
+    except (OSError, ValueError):
+        return None
 
 
 def _limit() -> Optional[int]:

@@ -29,6 +29,11 @@ def who(job: Job, rank: int) -> str:
     return "rank %d (%s, pid %d)" % (rank, peer["host"], peer["pid"]) if peer else "rank %d" % rank
 
 
+def host_and_pid(job: Job, rank: int) -> str:
+    """``host, pid 4711``, empty if the rank has not said where it is."""
+    return who(job, rank).partition(" (")[2].rstrip(")")
+
+
 class Sign(NamedTuple):
     """Where a leader last said it was, and how many seconds ago; None: it never did."""
 

@@ -38,19 +38,6 @@ PROGRAM = """
         main()
     """
 
-SPAWN = """
-    import os, runpy, sys
-    import torch.multiprocessing
-
-    def child(rank, program):
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        runpy.run_path(program, run_name="__main__")
-
-    if __name__ == "__main__":
-        program = sys.argv.pop(1)
-        torch.multiprocessing.spawn(child, (program,), nprocs=3)
-    """
-
 
 def environ_of(folder, patched=True):
     environ = environment.clean(folder, STANDIN)
@@ -70,7 +57,7 @@ def launch(jobs, name, launcher, culprit, patched=True):
         command += ["--master_port=%d" % ranks.free_port(), program]
     else:
         environ.update(ranks.variables(0, 3, ranks.free_port()))
-        command = [ranks.script(folder, SPAWN, "spawn.py"), program]
+        command = [STANDIN / "spawning.py", program]
     return processes.start([sys.executable, *command, culprit, "ends"], environ)
 
 

@@ -21,19 +21,6 @@ LIMIT_SECONDS = 90
 STANDIN = environment.TESTS / "standins" / "rank_zero_first"
 PROGRAM = STANDIN / "stalls.py"
 
-SPAWN = """
-    import os, runpy, sys
-    import torch.multiprocessing
-
-    def child(rank, program):
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        runpy.run_path(program, run_name="__main__")
-
-    if __name__ == "__main__":
-        program = sys.argv.pop(1)
-        torch.multiprocessing.spawn(child, (program,), nprocs=3)
-    """
-
 # What the first line of a report has to say, and what the second report says of it; {0}: the culprit.
 AWAY = ("Rank {0} is missing.", "stalls.py:", "in until_over", "neither computes nor moves")
 LOADER = ("its DataLoader worker ", "stalls.py:", "in __getitem__", "not NCCL's fault")
@@ -75,7 +62,7 @@ class Job:
             command += ["--master_port=%d" % ranks.free_port(), PROGRAM]
         else:
             environ.update(ranks.variables(0, 3, ranks.free_port()))
-            command = [ranks.script(self.folder, SPAWN), PROGRAM]
+            command = [STANDIN / "spawning.py", PROGRAM]
         self.running = [processes.start([sys.executable, *command, *arguments], environ)]
 
     def lines(self):

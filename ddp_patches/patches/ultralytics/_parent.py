@@ -17,7 +17,7 @@ import tempfile
 from typing import Any, List, Optional, Tuple
 
 from ... import console
-from ...runtime import failure_folder, family, first_failure, identity, launched, port
+from ...runtime import failure_folder, family, first_failure, identity, launched, memory, port
 from ...runtime.family import Process
 from ...runtime.interruption import Interruption
 
@@ -51,7 +51,7 @@ class Launch:
     def prepare(self, command: List[str], script: str, is_generated: bool) -> List[str]:
         """The command to run instead of upstream's, which is about to be run. ``script``: the workers'."""
         command = self._with_kept_port(self._with_hangup_ignored(command))
-        self._memory_kills = first_failure.oom_kills()
+        self._memory_kills = memory.oom_kills()
         position = command.index(_MODULE)
         self._launched = launched.Launch(
             parent=family.this_process(),
@@ -81,7 +81,7 @@ class Launch:
         """What is known of a failed launch; empty where nothing is, or where a signal was the reason."""
         if self._launched is None or self.was_interrupted:
             return ""
-        folder, before, now = self._launched.folder, self._memory_kills, first_failure.oom_kills()
+        folder, before, now = self._launched.folder, self._memory_kills, memory.oom_kills()
         killed = now - before if now is not None and before is not None else 0
         return first_failure.text(
             first_failure.read(folder), first_failure.launchers_error(folder), memory_kills=killed

@@ -14,7 +14,7 @@ def absent(job: Job) -> Dict[int, str]:
     for rank, peer in _of_this_node(job).items():
         if rank not in found and identity.is_stopped(peer["pid"]):
             found[rank] = "is stopped (%s): SIGSTOP or a debugger; `kill -CONT %d` lets it go on" % (
-                _name(job, rank),
+                progress.host_and_pid(job, rank),
                 peer["pid"],
             )
     return found
@@ -23,7 +23,8 @@ def absent(job: Job) -> Dict[int, str]:
 def gone(job: Job) -> Dict[int, str]:
     """The same of those alone whose processes have ended."""
     return {
-        rank: "is gone (%s): its process has ended%s" % (_name(job, rank), memory.killed_phrase())
+        rank: "is gone (%s): its process has ended%s"
+        % (progress.host_and_pid(job, rank), memory.killed_phrase())
         for rank, peer in _of_this_node(job).items()
         if identity.has_died(peer["pid"], peer["started"])
     }
@@ -32,7 +33,3 @@ def gone(job: Job) -> Dict[int, str]:
 def _of_this_node(job: Job) -> Dict[int, records.Record]:
     found = job.peers().items()
     return {rank: peer for rank, peer in found if rank != job.rank and peer["node"] == job.record["node"]}
-
-
-def _name(job: Job, rank: int) -> str:
-    return progress.who(job, rank).partition(" (")[2].rstrip(")")

@@ -205,5 +205,5 @@ def _of_silent(job: Job, rank: int, posts: Dict[int, Post]) -> str:
             return post.neighbours[rank]
     if job.peers().get(rank) is None:
         return "is without ddp_patches, or has not said where it is"
-    name = progress.who(job, rank).partition(" (")[2].rstrip(")")
+    name = progress.host_and_pid(job, rank)
     return "gives no sign" + (" (%s)" % name if name else "")
