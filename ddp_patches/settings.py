@@ -116,6 +116,14 @@ class Settings:
     exit_timeout: float = _field(
         10.0, parsers.duration, "10s", "bound on everything of ours at the end of a process", example="20s"
     )
+    exit_wait: float = _field(
+        1800.0,
+        parsers.duration_or_off,
+        "30m",
+        "after success: how long the process that hosts the job's store (rank 0, unless torchrun does) waits "
+        "for ranks that still work; 0 or off: not at all",
+        example="5m",
+    )
     skip: Tuple[str, ...] = _field(
         (),
         parsers.patch_ids,
@@ -244,11 +252,14 @@ def _nearest(name: str, fields: List[str], spell: Callable[[str], str] = str) ->
     return "; there are " + ", ".join(spell(field) for field in sorted(fields)) + "."
 
 
+_DURATIONS = ("timeout", "zero_first_timeout", "stall_after", "abort_after", "exit_timeout", "exit_wait")
+
+
 def format_value(name: str, value: Any) -> str:
     """A setting's value as a person would write it."""
-    if name == "stall_after" and not value:
+    if name in ("stall_after", "exit_wait") and not value:
         return "off"
-    if name in ("timeout", "zero_first_timeout", "stall_after", "abort_after", "exit_timeout"):
+    if name in _DURATIONS:
         return "keep" if value is None else format_duration(value)
     if isinstance(value, bool):
         return "on" if value else "off"

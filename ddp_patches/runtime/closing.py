@@ -8,14 +8,16 @@ children skip it, and on 3.12 no thread can be started there. Ours is started be
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from .. import console, settings
 from . import stacks
 
+_TICK_SECONDS = 0.25
 _THREADS_SECONDS = 60.0  # for the user's threads, until they are named
 
 Step = Callable[[], Any]
@@ -27,9 +29,11 @@ class _Closer:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.steps: List[Tuple[str, Step]] = []
+        self.hurry = threading.Event()  # set by Ctrl-C
         self._main_has_ended = threading.Event()
         self._begin, self._done = threading.Event(), threading.Event()
         self._doing = ""
+        self.unbounded = False  # while a step waits that has a bound of its own
         threading.Thread(target=self._run, name="ddp_patches closing", daemon=True).start()
 
     def _run(self) -> None:
@@ -51,10 +55,21 @@ class _Closer:
         self._main_has_ended.set()
 
     def finish(self) -> None:
-        """Have the steps done, within ``exit_timeout``."""
+        """Have the steps done, within ``exit_timeout``; time that a step has asked for does not count."""
         self._main_has_ended.set()
         self._begin.set()
-        if not self._done.wait(settings.current().exit_timeout):
+        try:
+            self._wait_until_done()
+        except BaseException:  # Ctrl-C, or a signal handler of the program's that raises
+            self.hurry.set()
+            self._wait_until_done()
+            raise
+
+    def _wait_until_done(self) -> None:
+        remaining = settings.current().exit_timeout
+        while remaining > 0 and not self._done.wait(_TICK_SECONDS):
+            remaining -= 0.0 if self.unbounded and not self.hurry.is_set() else _TICK_SECONDS
+        if not self._done.is_set():
             console.warn(
                 "%s did not end within %s (setting exit_timeout); the process goes on to exit"
                 % (self._doing, settings.format_duration(settings.current().exit_timeout))
@@ -102,6 +117,17 @@ def at_end(name: str, step: Step) -> Callable[[], None]:
             steps.remove(entry)
 
     return take_back
+
+
+@contextlib.contextmanager
+def with_a_bound_of_its_own() -> Iterator[threading.Event]:
+    """For a step that has to wait longer than ``exit_timeout``; it ends when the event is set (Ctrl-C)."""
+    assert _closer is not None
+    _closer.unbounded = True
+    try:
+        yield _closer.hurry
+    finally:
+        _closer.unbounded = False
 
 
 def _shutdown_and_close() -> None:

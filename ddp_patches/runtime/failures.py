@@ -83,6 +83,11 @@ _reported = False
 _known: Optional[Failure] = None  # the first one, once this rank has heard of it
 
 
+def is_known() -> bool:
+    """Whether this rank has failed, or has heard of one that has."""
+    return _reported or _known is not None
+
+
 def report(error: BaseException) -> None:
     """This rank's program ends with ``error``: tell the others, or the user which rank was before it.
 
@@ -198,8 +203,8 @@ def install() -> None:
 
     def hook(kind: Any, error: BaseException, trace: Any) -> None:
         # Before the traceback, so that the error that matters comes first in this rank's log. A child that
-        # was forked is no rank.
-        if os.getpid() == pid:
+        # was forked is no rank. At a prompt and in a notebook an error ends a statement, not the rank.
+        if os.getpid() == pid and not hasattr(sys, "ps1"):
             report(error)
         previous(kind, error, trace)
 

@@ -183,15 +183,20 @@ class Job:
         """Call ``callback()`` when the job is closed."""
         self._when_closed.append(callback)
 
-    def close(self, seconds: float, at_exit: bool = False) -> bool:
-        """End the channel, at the latest after about ``seconds``; whether its thread has ended."""
+    def part(self, seconds: float) -> None:
+        """Do what is to be done last, within about ``seconds``; the channel stays open."""
         began = time.monotonic()
         while self._stops:
             self._stops.pop()()
         last = [self.channel.submit(task) for task in self._last_tasks] if self._known.is_set() else []
         del self._last_tasks[:]
         for pending in last:
-            pending.wait(max(0.0, began + seconds / 4 - time.monotonic()))
+            pending.wait(max(0.0, began + seconds - time.monotonic()))
+
+    def close(self, seconds: float, at_exit: bool = False) -> bool:
+        """End the channel, at the latest after about ``seconds``; whether its thread has ended."""
+        began = time.monotonic()
+        self.part(seconds / 4)
         ended = self.channel.close(seconds - (time.monotonic() - began), at_exit)
         while ended and self._when_closed:
             self._when_closed.pop()()

@@ -97,6 +97,26 @@ closing.at_end("the long one", lambda: time.sleep(60))
     assert "the long one did not end within 0.5s (setting exit_timeout)" in result.err
 
 
+LONG = """
+import signal
+def long():
+    with closing.with_a_bound_of_its_own() as hurry:
+        line("hurry" if hurry.wait(2) else "in peace")
+closing.at_end("the long one", long)
+"""
+CTRL_C = """
+threading.Thread(target=lambda: (time.sleep(0.7), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize(("more", "said"), [("", "in peace"), (CTRL_C, "hurry")])
+def test_a_step_may_have_a_bound_of_its_own(more, said):
+    """It is told of Ctrl-C, and what comes after it is still done."""
+    result = run(LONG + more, DDP_PATCHES_EXIT_TIMEOUT="0.5")
+    assert result.out.splitlines()[:3] == [said, *STEPS[:2]]
+    assert "did not end" not in result.err
+
+
 def test_a_step_may_take_another_one_back():
     body = """
 take_back = closing.at_end("taken back", lambda: line("never"))

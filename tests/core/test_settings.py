@@ -125,6 +125,7 @@ BAD = {
     "resample": "everywhere",
     "max_resamples": "0",
     "exit_timeout": "0",
+    "exit_wait": "a while",
     "propagate": "perhaps",
     "strict": "very",
     "log_level": "loud",

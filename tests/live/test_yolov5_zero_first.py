@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 
 import pytest
 
@@ -73,18 +74,49 @@ def test_a_leader_that_works_longer_than_the_groups_limit(tmp_path, release):
     assert answers[1]["entered"] > 24
 
 
+def train(processes, name, **variables):
+    """`ddp-patches run -- torchrun … train.py`, as the user of a checkout types it in its folder."""
+    folder = processes.folder / name
+    folder.mkdir()
+    program = PROGRAM.replace("import ddp_patches.auto\n", "\n")
+    path = ranks.script(checkout(folder), program, "train.py")
+    command = [
+        sys.executable,
+        "-m",
+        "ddp_patches",
+        "run",
+        "--",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+    ]
+    command += [
+        "--nproc_per_node=2",
+        "--master_port=%d" % ranks.free_port(),
+        path.name,
+        "utils.torch_utils",
+        25,
+    ]
+    environ = environment.clean(
+        folder,
+        environment.CPU_VISION,
+        **{"DDP_PATCHES_TIMEOUT": "keep", "PYTHONUNBUFFERED": "1", **variables},
+    )
+    return processes.start(command, environ, name, folder)
+
+
 @pytest.mark.upstream_fault("yolov5.zero_first")
 @pytest.mark.release(name=DISTRIBUTIONS[0])
-def test_a_checkout(tmp_path):
+def test_a_checkout(processes):
     """Upstream alone dies in its barrier; with the patch the job goes on."""
-    ours, upstream = (
-        start(checkout(tmp_path / name), "utils.torch_utils", "25", **variables)
-        for name, variables in (("ours", {}), ("upstream", {"DDP_PATCHES_SKIP": "yolov5.zero_first"}))
-    )
-    for result in ours.wait(120):
-        state, _ = result.check().answer["states"]["utils.torch_utils:torch_distributed_zero_first"]
-        assert state == "applied"
-    assert "Timed out waiting 15000ms" in upstream.wait(120)[1].check(1).stderr
+    ours = train(processes, "ours")
+    upstream = train(processes, "upstream", DDP_PATCHES_SKIP="yolov5.zero_first")
+    answers = ours.wait(150).check().answers
+    assert len(answers) == 2, ours.wait(0)
+    for answer in answers:
+        state, _ = answer["states"]["utils.torch_utils:torch_distributed_zero_first"]
+        assert state == "applied" and answer["total"] == 2
+    assert "Timed out waiting 15000ms" in upstream.wait(150).check(1).stderr
 
 
 @pytest.mark.release(name=DISTRIBUTIONS[0])

@@ -94,7 +94,6 @@ def both_ranks_begin(running: Running, limit: float) -> List[int]:
     for rank in (0, 1):
         start = "RANK %d begins, pid " % rank
         running.wait_for(start, limit)
-        running.wait_for("\n", limit)
         (rest,) = [line.partition(start)[2] for line in running.stdout().splitlines() if start in line]
         found.append(int(rest))
     return found

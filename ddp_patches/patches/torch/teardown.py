@@ -12,6 +12,9 @@ left alone then. Gloo waits for them at the end of the process in any case, hold
 lock, up to the limit of the collectives: the connections to the peers are shut down first, and they
 hear at once what they would hear when the process is gone.
 
+After success the process that hosts the job's store, and with it everybody's, stays for the ranks that
+still work (setting ``exit_wait``, see ``runtime/exit_wait.py``).
+
 Upstream: https://github.com/ultralytics/yolov5/pull/8935, https://github.com/pytorch/pytorch/issues/126275
 """
 
@@ -21,11 +24,11 @@ import inspect
 import os
 import sys
 import time
-from typing import Any, Callable, Set
+from typing import Any, Callable, Optional, Set
 
 from ...engine import ledger
 from ...engine.patch import patch
-from ...runtime import closing, connections, job, limits, sockets
+from ...runtime import closing, connections, exit_wait, job, limits, sockets
 
 ID = "torch.teardown"
 _WORKERS_SECONDS = 0.1
@@ -33,7 +36,8 @@ _WORKERS_SECONDS = 0.1
 PATCH = patch(
     ID,
     package="torch",
-    summary="destroys each process group once when the process ends, without a collective, with a bound",
+    summary="destroys each process group once when the process ends, without a collective, with a bound; "
+    "where rank 0 hosts the job's store, it stays for the ranks that still work",
     why="jobs that abort or hang after the last epoch because nobody destroys the group, or only rank 0 does",
     upstream="https://github.com/pytorch/pytorch/issues/126275",
     since="0.1.0",
@@ -117,6 +121,7 @@ def _sockets() -> Set[sockets.Handle]:
 def _arm(sockets_before: Set[sockets.Handle]) -> None:
     import torch
     import torch.distributed as dist
+    import torch.distributed.distributed_c10d as c10d
 
     _End.take_back()
     _End.destroyed_by_us = False
@@ -134,11 +139,19 @@ def _arm(sockets_before: Set[sockets.Handle]) -> None:
             return
         if device is not None:
             torch.cuda.set_device(device)
-        _end_of_job(at_exit=True)
+        running = job.current()
+        host = running if running is not None and not failed and exit_wait.is_due(running) else None
+        store = c10d._get_default_store() if host is not None else None  # not to end with the group
+        _end_of_job(at_exit=True, keep=host)
         if failed:
             connections.shut()
-        dist.destroy_process_group()  # ours, which lets gloo's threads finish first
-        _End.destroyed_by_us = True
+        try:
+            dist.destroy_process_group()  # ours, which lets gloo's threads finish first
+            _End.destroyed_by_us = True
+        finally:
+            if host is not None:
+                _outlive_the_others(host)
+            del store
 
     _End.take_back = staticmethod(closing.at_end("destroying the process groups", destroy))
 
@@ -151,9 +164,19 @@ def _user_destroys(group: Any) -> None:
         _end_of_job()
 
 
-def _end_of_job(at_exit: bool = False) -> None:
+def _outlive_the_others(host: job.Job) -> None:
+    with closing.with_a_bound_of_its_own() as hurry:
+        exit_wait.ExitWait(host).until_nobody_works(hurry)
+    host.close(2.0, at_exit=True)
+
+
+def _end_of_job(at_exit: bool = False, keep: Optional[job.Job] = None) -> None:
+    """``keep``: the job whose channel will still be needed."""
     running = job.current()
     if running is not None:
-        running.close(2.0, at_exit)
+        if running is keep:
+            running.part(0.5)
+        else:
+            running.close(2.0, at_exit)
         job.set_current(None)
     limits.forget_groups()

@@ -18,7 +18,7 @@ import time
 from typing import Any, Optional, Tuple
 
 from ... import console, settings
-from .. import ending, news, run_folder, stacks, start_line
+from .. import ending, exit_wait, news, run_folder, stacks, start_line
 from ..channel import Task
 from ..client import ChannelError, Client
 from ..job import Job
@@ -45,6 +45,7 @@ class Monitor:
         self._ask_seconds = max(_SHORTEST_ASK_SECONDS, _ASK_SECONDS * local_world_size)
         self._motion = Motion()
         self._ending = ending.Ending(job)
+        self._signs = exit_wait.Signs(job, functools.partial(self.post, quickly=True))
         self._base: Optional[int] = None  # of the default group's counter
         self._reports = 0  # of this standstill
         self._round: Optional[rounds.Round] = None
@@ -153,6 +154,7 @@ class Monitor:
         if number > self._answered:
             self._answer(client, number)
         self._ending.hear(client)
+        self._signs.hear(client)
 
     def _answer(self, client: Client, number: int) -> None:
         self._answered = number

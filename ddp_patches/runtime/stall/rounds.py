@@ -1,8 +1,8 @@
 """One question to all ranks of a job where they stand, and what is made of the answers.
 
-Keys below ``stall/``: counters ``asked`` and ``over`` (rounds), ``<n>/posts``, ``<n>/printed``,
-``<n>/closed``; texts ``<n>/by`` (who asks), ``<n>/post/<rank>``, ``<n>/report/<rank>`` (which rank is to
-print), ``left/<rank>``.
+Keys below ``stall/``: counters ``asked`` and ``over`` (rounds), ``left`` (ranks), ``<n>/posts``,
+``<n>/printed``, ``<n>/closed``; texts ``<n>/by`` (who asks), ``<n>/post/<rank>``, ``<n>/report/<rank>``
+(which rank is to print), ``left/<rank>``.
 """
 
 from __future__ import annotations
@@ -152,11 +152,17 @@ def answer(client: Client, number: int, post: Post) -> None:
 def leave(client: Client, post: Post) -> None:
     """This rank will not answer any more, since its job ends."""
     client.put("stall/left/%d" % post.rank, post.dump())
+    client.add("stall/left", 1)
 
 
 def has_left(client: Client, rank: int) -> bool:
     """Whether a rank has said that its job ends."""
     return bool(client.take("stall/left/%d" % rank))
+
+
+def count_left(client: Client) -> int:
+    """How many ranks have said so."""
+    return client.add("stall/left", 0)
 
 
 def collect(job: Job, number: int, client: Client) -> Dict[int, Post]:
