@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import random
 import socket
 import sys
 import textwrap
@@ -15,12 +17,23 @@ from support.processes import Processes, Result, Running
 Program = Union[str, pathlib.Path]
 
 
+# Below Linux's range for outgoing connections (32768 and up): a port from there may be another connection's
+# by the time the ranks have come. Each process of pytest-xdist draws from a share of its own.
+_PORTS = range(30000, 32768)
+_WORKERS = 16
+
+
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port of the loopback interface that nobody listens on, and that nobody else will soon get."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
+    for port in random.sample(_PORTS[worker::_WORKERS], len(_PORTS) // _WORKERS):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port from %d to %d is free" % (_PORTS[0], _PORTS[-1]))
 
 
 def script(folder: pathlib.Path, program: Program, name: str = "program.py") -> pathlib.Path:
