@@ -1,6 +1,6 @@
 """What becomes of a job in which something goes wrong: the last section of ``patches.md``.
 
-``faults.json`` is also what tests/distributed/test_fault_matrix.py has happen, cell by cell.
+``faults.json`` is also what tests/faults/test_fault_matrix.py has happen, cell by cell.
 """
 
 from __future__ import annotations

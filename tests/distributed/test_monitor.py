@@ -1,7 +1,7 @@
 """The stall report where a rank, or the host of the store, cannot answer; and a healthy job's threads.
 
 A rank is stopped until the report has been printed; then it goes on, and the job must end as if nothing had
-been there. What a rank that answers says is in ``test_stall_kinds``.
+been there. What a rank that answers says is in ``faults/test_stall_kinds``.
 """
 
 from __future__ import annotations
