@@ -18,14 +18,16 @@ from ultralytics.utils.torch_utils import torch_distributed_zero_first as first
 """
 
 MM_HOLDER = """
+import sys
 from torch.distributed import barrier, init_process_group, new_group, destroy_process_group as destroy
 try:
     from mmengine.dist import init_dist, collect_results_cpu
-    from mmdet.utils import reduce_mean
 except ImportError:
     from mmcv.runner import init_dist
     from mmcv.engine import collect_results_cpu
-    from mmdet.core import reduce_mean
+for name in ("mmdet.utils", "mmdet.core"):
+    if hasattr(sys.modules.get(name), "reduce_mean"):
+        reduce_mean = sys.modules[name].reduce_mean
 """
 
 OBSERVER = """
@@ -74,6 +76,7 @@ TORCHS = {"barrier", "init_process_group", "new_group", "destroy"}
 ULTRALYTICS = "ultralytics/" + NEWEST_ULTRALYTICS
 # For none but the launcher that a launch of Ultralytics starts, which these processes are not.
 LAUNCHERS = "torch.launcher"
+OLD_MMDET = ["mmcv.collect_results", "mmcv.init_dist", "mmdet.collect_results", "mmdet.resample"]
 # What is imported of each stack, the names in its holder that are patched, and the patches not for it.
 STACKS = {
     ULTRALYTICS: (
@@ -84,7 +87,22 @@ STACKS = {
     "mmdet/3.3.0": (
         "mmengine.dataset mmengine.dist mmdet.utils",
         TORCHS | {"init_dist", "collect_results_cpu", "reduce_mean"},
-        ["mmcv.collect_results", "mmcv.init_dist", "mmdet.collect_results", "mmdet.resample", LAUNCHERS],
+        [*OLD_MMDET, LAUNCHERS],
+    ),
+    "mmdet/2.14.0": (
+        "mmcv.runner mmdet.core mmdet.datasets mmdet.apis",
+        TORCHS | {"init_dist", "collect_results_cpu", "reduce_mean"},
+        [LAUNCHERS],
+    ),
+    "mmdet3d/1.4.0": (
+        "mmengine.dataset mmengine.dist mmdet.utils mmdet3d.datasets",
+        TORCHS | {"init_dist", "collect_results_cpu", "reduce_mean"},
+        [*OLD_MMDET, "mmdet3d.resample", LAUNCHERS],
+    ),
+    "mmengine/0.1.0": (
+        "mmengine.dataset mmengine.dist",
+        TORCHS | {"init_dist", "collect_results_cpu"},
+        [LAUNCHERS],
     ),
     "mmdet3d/1.0.0rc6": (
         "mmcv.runner mmdet.core mmdet.datasets mmdet.apis mmdet3d.datasets",
@@ -130,6 +148,7 @@ EVERY_ORDER = [pytest.param(ULTRALYTICS, order) for order in ORDERS]
 EVERY_ORDER += [pytest.param("mmdet/3.3.0", ORDERS[0]), pytest.param("mmdet3d/1.0.0rc6", ORDERS[3])]
 EVERY_ORDER += [pytest.param("mmdet/3.3.0", order, marks=pytest.mark.matrix) for order in ORDERS[1:]]
 EVERY_ORDER += [pytest.param("mmdet3d/1.0.0rc6", ORDERS[0], marks=pytest.mark.matrix)]
+EVERY_ORDER += [pytest.param(name, ORDERS[i]) for name in list(STACKS)[2:5] for i in (0, 3)]
 
 
 @pytest.mark.parametrize(("stack", "order"), EVERY_ORDER)

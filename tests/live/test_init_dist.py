@@ -16,8 +16,8 @@ import pytest
 from ddp_patches.runtime import slurm
 from support import environment, layers, ranks
 
-# mmengine 0.10.7 and 0.7.4, mmcv 1.7.2.
-RELEASES = ["mmdet/3.3.0", "mmdet/3.0.0", "mmdet/2.28.2"]
+# mmengine 0.10.7, 0.7.4 and 0.1.0, mmcv 1.7.2 and 1.3.8.
+RELEASES = ["mmdet/3.3.0", "mmdet/3.0.0", "mmengine/0.1.0", "mmdet/2.28.2", "mmdet/2.14.0"]
 DEFAULT_PORT = 29500  # upstream's
 
 BEGINNING = """

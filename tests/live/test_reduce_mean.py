@@ -10,7 +10,7 @@ import pytest
 from support import environment, layers, made_up, ranks
 from support.processes import Processes
 
-RELEASES = ["mmdet/3.3.0", "mmdet/2.28.2"]
+RELEASES = ["mmdet/3.3.0", "mmdet/2.28.2", "mmdet/2.14.0"]
 
 # As StreamPETR's heads have it: by name from the package, and the module is imported before anything else.
 PLUGIN = """
