@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from . import identity
 
@@ -58,6 +58,16 @@ def of_launcher(launcher: int) -> List[Process]:
             found.append(Process(pid, started))
             found += _below(pid, session, table)
     return found
+
+
+def started_by(children: Iterable[int]) -> List[Process]:
+    """What these children of this process have started, without themselves and without sessions of their own.
+
+    A number that is no longer one of its children has been given to somebody else.
+    """
+    table, this = _table(), os.getpid()
+    own = [(pid, table[pid]) for pid in children if pid in table and table[pid][0] == this]
+    return [found for pid, (_, session, _) in own for found in _below(pid, session, table)]
 
 
 def end(processes: Sequence[Process], patience: float) -> List[Process]:

@@ -78,7 +78,7 @@ def differences(cell, outcome):
     is_open = cell["over"] == "open"
     if outcome.running != ([1] if is_open else []):
         found.append("ranks %s have not ended" % outcome.running)
-    if not is_open and len(outcome.left) > cell.get("left_at_most", 0):
+    if not is_open and outcome.left:
         found.append("processes %s are left" % outcome.left)
     found += ["the log does not have %r" % text for text in cell["log"] if text not in outcome.log]
     return found
