@@ -31,7 +31,7 @@ PATCH = patch(
     upstream="https://github.com/open-mmlab/mmcv/blob/1.x/mmcv/runner/dist_utils.py",
     since="0.1.0",
     remove_when="never: mmcv 1.x is no longer developed",
-    tested=("1.7.2",),
+    tested=("1.3.8", "1.7.2"),
 )
 
 

@@ -35,7 +35,7 @@ PATCH = patch(
     upstream="https://github.com/open-mmlab/mmdetection/issues/4724",
     since="0.1.0",
     remove_when="upstream's function takes integers and its errors name the missing rank",
-    tested=("2.28.2", "3.3.0"),
+    tested=("2.14.0", "2.28.2", "3.3.0"),
 )
 
 

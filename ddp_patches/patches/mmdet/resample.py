@@ -29,7 +29,7 @@ PATCH = patch(
     upstream="https://github.com/open-mmlab/mmdetection/blob/2.x/mmdet/datasets/custom.py",
     since="0.1.0",
     remove_when="never: mmdet 2.x is no longer developed",
-    tested=("2.28.2",),
+    tested=("2.14.0", "2.28.2"),
 )
 
 

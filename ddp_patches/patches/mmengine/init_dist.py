@@ -32,7 +32,7 @@ PATCH = patch(
     upstream="https://github.com/open-mmlab/mmengine/issues/873",
     since="0.1.0",
     remove_when="upstream takes a port from Slurm's job and the device from what the task sees",
-    tested=("0.7.4", "0.10.7"),
+    tested=("0.1.0", "0.7.4", "0.10.7"),
 )
 
 

@@ -30,7 +30,7 @@ PATCH = patch(
     upstream="https://github.com/open-mmlab/mmengine/blob/main/mmengine/dataset/base_dataset.py",
     since="0.1.0",
     remove_when="upstream draws without repeats and its error names the transforms",
-    tested=("0.7.4", "0.10.7", "0.10.12"),
+    tested=("0.1.0", "0.7.4", "0.10.7", "0.10.12"),
 )
 
 

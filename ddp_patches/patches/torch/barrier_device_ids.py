@@ -31,7 +31,7 @@ PATCH = patch(
     upstream="https://github.com/pytorch/pytorch/issues/124714",
     since="0.1.0",
     remove_when="barrier() takes the device of LOCAL_RANK where nobody has named one",
-    tested=("1.12.1", "2.13.0"),
+    tested=("1.12.1", "1.13.1", "2.0.1", "2.9.1", "2.13.0", "2.14.1"),
 )
 
 

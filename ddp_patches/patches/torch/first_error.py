@@ -32,7 +32,7 @@ PATCH = patch(
     upstream="https://github.com/pytorch/pytorch/issues/84519",
     since="0.1.0",
     remove_when="torchrun prints the first failing rank's own error last",
-    tested=("1.12.1", "2.13.0"),
+    tested=("1.12.1", "1.13.1", "2.0.1", "2.9.1", "2.13.0", "2.14.1"),
 )
 
 

@@ -36,7 +36,7 @@ launcher = patch(
     upstream="https://docs.ultralytics.com/modes/train/#multi-gpu-training",
     since="0.1.0",
     remove_when="torch's launcher ends with the process that has started it",
-    tested=("1.12.1", "2.13.0"),
+    tested=("1.12.1", "1.13.1", "2.0.1", "2.9.1", "2.13.0", "2.14.1"),
     condition=obstacle,
 )
 

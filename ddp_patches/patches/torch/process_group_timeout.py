@@ -52,7 +52,7 @@ PATCH = patch(
     upstream="https://github.com/open-mmlab/mmengine/issues/873",
     since="0.1.0",
     remove_when="a rank that is late no longer ends the job at the limit that the program has passed",
-    tested=("1.12.1", "2.13.0"),
+    tested=("1.12.1", "1.13.1", "2.0.1", "2.9.1", "2.13.0", "2.14.1"),
 )
 
 

@@ -42,7 +42,7 @@ PATCH = patch(
     upstream="https://github.com/pytorch/pytorch/issues/126275",
     since="0.1.0",
     remove_when="torch destroys its groups itself when the interpreter ends",
-    tested=("1.12.1", "2.13.0"),
+    tested=("1.12.1", "1.13.1", "2.0.1", "2.9.1", "2.13.0", "2.14.1"),
 )
 
 
