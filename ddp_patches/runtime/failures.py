@@ -15,10 +15,10 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional
 
 from .. import console, settings
-from . import failure_folder, identity, job, news, stacks, verdict
+from . import failure_folder, identity, job, news, progress, stacks, verdict
 from .client import ChannelError, Client
 from .stall import neighbours, rounds
 
@@ -140,21 +140,30 @@ def _say_who_is_gone(running: job.Job) -> None:
     """A rank that was killed, or that has ended without an exception, has told nobody."""
     deadline = time.monotonic() + _GONE_SECONDS
     running.channel.call(running.collect, _STORE_SECONDS)
-    gone = neighbours.gone(running)
-    while not gone and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while True:
         gone = neighbours.gone(running)
-    if not gone:
-        return
-    left = running.channel.call(
-        lambda client: [r for r in gone if rounds.has_left(client, r)], _STORE_SECONDS
+        left = running.channel.call(lambda client: _left(running, client), _STORE_SECONDS)
+        if gone or left or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    said = ["Rank %d %s" % (rank, _how_gone(running, rank, gone, left)) for rank in sorted({*gone, *left})]
+    if said:
+        console.warn("%s\nWhat follows on this rank is probably a consequence of that." % " ".join(said))
+
+
+def _left(running: job.Job, client: Client) -> List[int]:
+    """The other ranks whose programs have come to their ends; one request as long as there is none."""
+    if not rounds.count_left(client):
+        return []
+    return [r for r in range(running.world_size) if r != running.rank and rounds.has_left(client, r)]
+
+
+def _how_gone(running: job.Job, rank: int, gone: Dict[int, str], left: List[int]) -> str:
+    if rank not in gone:  # its process takes a while to end, or is on another node
+        return "is gone (%s): it has come to the end of its program." % progress.host_and_pid(running, rank)
+    return gone[rank] + (
+        ", after it had come to the end of its program." if rank in left else ", without a word."
     )
-    said = [
-        "Rank %d %s" % (rank, how)
-        + (", after it had come to the end of its program." if rank in left else ", without a word.")
-        for rank, how in sorted(gone.items())
-    ]
-    console.warn("%s\nWhat follows on this rank is probably a consequence of that." % " ".join(said))
 
 
 def _failure(rank: int, error: BaseException) -> Failure:
