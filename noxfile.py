@@ -22,10 +22,10 @@ from matrix import install, machine, outcomes, results
 from support import releases
 
 LINTERS = ["mypy==2.4.*", "ruff==0.17.*"]
-# Core's tests mostly wait for small processes of their own. The others start two to four ranks each, that
-# import torch: more tests at a time than cores, and they run into each other's time limits.
+# All of them wait most of the time: core's for small processes of their own, the others for two to four
+# ranks that import torch first. Many more of these at a time than cores run into each other's time limits.
 CORE_WORKERS = min(8, 2 * (os.cpu_count() or 1))
-RANK_WORKERS = min(8, os.cpu_count() or 1)
+RANK_WORKERS = min(8, 1 + (os.cpu_count() or 1))
 # A CI machine may be busy with other things for a minute. What needed a second try is listed by name.
 RERUNS = ["--reruns", "2", "-raR"] if "CI" in os.environ else []
 

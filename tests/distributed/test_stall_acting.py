@@ -81,6 +81,7 @@ def test_a_command_and_callbacks_get_the_report(jobs):
     assert job.lines("raised RuntimeError('on purpose')") and job.lines("ended with exit code 3")
 
 
+@pytest.mark.matrix
 def test_a_command_that_does_not_end_or_does_not_exist(jobs):
     commands = {"long": "sleep 1000", "none": "/no/such"}
     running = {n: start(jobs, n, "computes", 20, DDP_PATCHES_ON_REPORT=commands[n]) for n in commands}

@@ -110,7 +110,7 @@ CHAINS = [
     ["loader-fork", "lock", "again", "batches"],
     ["loader-forkserver", "subgroup", "leaves"],
 ]
-EVERYDAY = [("ranks", 1, 0), ("torchrun", 0, 1), ("spawn", 1, 2), ("ranks", 0, 3)]
+EVERYDAY = [("torchrun", 0, 1), ("spawn", 1, 2)]
 
 
 def chains():

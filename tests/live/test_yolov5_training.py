@@ -109,8 +109,9 @@ def test_a_scan_that_outlives_the_groups_limit(processes, shape, release):
     assert "rank 1 scans the labels" not in result.stdout
 
 
+@pytest.mark.matrix
 @pytest.mark.release(name=NEWEST)
-@pytest.mark.parametrize("shape", ["distribution", pytest.param("checkout", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("shape", ["distribution", "checkout"])
 def test_without_the_patch_the_other_rank_dies_in_its_barrier(processes, shape):
     """Shows that the test above can fail."""
     result = rehearse(processes, shape, NEWEST, **SLOW, DDP_PATCHES_SKIP="yolov5.zero_first")
