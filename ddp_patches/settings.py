@@ -120,8 +120,8 @@ class Settings:
         1800.0,
         parsers.duration_or_off,
         "30m",
-        "after success: how long the process that hosts the job's store (rank 0, unless torchrun does) waits "
-        "for ranks that still work; 0 or off: not at all",
+        "after success: how long the process that hosts the job's store (rank 0, unless torchrun does) stays "
+        "for ranks that still work; off, and where stall_after is off: not at all",
         example="5m",
     )
     skip: Tuple[str, ...] = _field(

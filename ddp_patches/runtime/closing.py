@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import socket
 import sys
 import threading
+import time
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from .. import console, settings
 from . import stacks
 
 _TICK_SECONDS = 0.25
+_ENDING = frozenset(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
+)
 _THREADS_SECONDS = 60.0  # for the user's threads, until they are named
 
 Step = Callable[[], Any]
@@ -29,11 +35,11 @@ class _Closer:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.steps: List[Tuple[str, Step]] = []
-        self.hurry = threading.Event()  # set by Ctrl-C
+        self.hurry = threading.Event()  # a signal has come
+        self.until = 0.0  # a step has asked for so long
         self._main_has_ended = threading.Event()
         self._begin, self._done = threading.Event(), threading.Event()
         self._doing = ""
-        self.unbounded = False  # while a step waits that has a bound of its own
         threading.Thread(target=self._run, name="ddp_patches closing", daemon=True).start()
 
     def _run(self) -> None:
@@ -41,6 +47,10 @@ class _Closer:
         if not self._begin.wait(_THREADS_SECONDS):
             _name_threads()
         self._begin.wait()
+        self._do_steps()
+        self._done.set()
+
+    def _do_steps(self) -> None:
         while self.steps:  # a step may take others back
             name, step = self.steps.pop()
             self._doing = name
@@ -48,32 +58,64 @@ class _Closer:
                 step()
             except Exception as error:  # the process is ending: its exit code is not ours to change
                 console.logger().debug("%s at exit: %r", name, error)
-        self._done.set()
 
     def expect(self) -> None:
         """The main thread has ended; the steps come when the user's threads have ended as well."""
         self._main_has_ended.set()
 
     def finish(self) -> None:
-        """Have the steps done, within ``exit_timeout``; time that a step has asked for does not count."""
+        """Have the steps done, within ``exit_timeout`` or for as long as a step has asked for."""
         self._main_has_ended.set()
         self._begin.set()
-        try:
-            self._wait_until_done()
-        except BaseException:  # Ctrl-C, or a signal handler of the program's that raises
-            self.hurry.set()
-            self._wait_until_done()
-            raise
-
-    def _wait_until_done(self) -> None:
-        remaining = settings.current().exit_timeout
-        while remaining > 0 and not self._done.wait(_TICK_SECONDS):
-            remaining -= 0.0 if self.unbounded and not self.hurry.is_set() else _TICK_SECONDS
+        with _signals() as heard:
+            try:
+                self._wait_until_done(heard)
+            except BaseException:  # Ctrl-C, or a handler of the program's that raises
+                self.hurry.set()
+                self._wait_until_done(heard)
+                raise
         if not self._done.is_set():
             console.warn(
                 "%s did not end within %s (setting exit_timeout); the process goes on to exit"
                 % (self._doing, settings.format_duration(settings.current().exit_timeout))
             )
+            self._do_steps()  # a thread that is inside the store would abort the process
+
+    def _wait_until_done(self, heard: Callable[[], bool]) -> None:
+        bound, hurried = settings.current().exit_timeout, False
+        deadline = time.monotonic() + bound
+        while not self._done.wait(min(_TICK_SECONDS, bound)):
+            if heard():
+                self.hurry.set()
+            if self.hurry.is_set() and not hurried:
+                hurried, deadline = True, time.monotonic() + bound
+            if time.monotonic() >= (deadline if hurried else max(deadline, self.until + bound)):
+                return
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[], bool]]:
+    """What tells whether one has come that asks this process to end, also where its handler only notes it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+
+    def heard() -> bool:
+        try:
+            return bool(set(reader.recv(1024)) & _ENDING)
+        except BlockingIOError:
+            return False
+
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    try:
+        yield heard
+    finally:
+        signal.set_wakeup_fd(before)
+        reader.close()
+        writer.close()
 
 
 def _name_threads() -> None:
@@ -120,14 +162,15 @@ def at_end(name: str, step: Step) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def with_a_bound_of_its_own() -> Iterator[threading.Event]:
-    """For a step that has to wait longer than ``exit_timeout``; it ends when the event is set (Ctrl-C)."""
-    assert _closer is not None
-    _closer.unbounded = True
+def with_a_bound_of_its_own(seconds: float) -> Iterator[threading.Event]:
+    """For a step that has to wait longer than ``exit_timeout``; it has to end when the event is set."""
+    closer = _closer
+    assert closer is not None
+    closer.until = time.monotonic() + seconds
     try:
-        yield _closer.hurry
+        yield closer.hurry
     finally:
-        _closer.unbounded = False
+        closer.until = time.monotonic()
 
 
 def _shutdown_and_close() -> None:
@@ -136,6 +179,10 @@ def _shutdown_and_close() -> None:
         _closer.expect()
     try:
         _shutdown()
-    finally:  # Ctrl-C while it waits for the user's threads
+    except BaseException:  # Ctrl-C while it waits for the user's threads
+        if _closer is not None:
+            _closer.hurry.set()
+        raise
+    finally:
         if _closer is not None and _closer.pid == os.getpid():
             _closer.finish()

@@ -5,15 +5,17 @@ one evaluates, exports, uploads. They need the store for whatever group or barri
 own threads fill the log with errors once it is gone.
 
 The host says that it waits; from then on the others' monitors give a sign every few seconds, which tells
-where they stand. A rank that has left or died, gives no sign or stands still is not waited for, nor is one
-without ddp_patches: then the process ends, as it would without us.
+where they stand. A rank that has left or died, gives no sign, stands still or waits in a collective itself is
+not waited for, nor is one without ddp_patches: then the process ends, as it would without us.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import threading
 import time
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import console, settings
 from . import failures, news, progress
@@ -23,9 +25,10 @@ from .stall import neighbours, rounds
 from .stall.post import Post, parse
 
 _LOOK_SECONDS, _SIGN_SECONDS = 1.0, 5.0
-# From the host's word to the first sign: the monitors of a large node ask for news every six seconds.
-_SILENT_SECONDS = 20.0
-_STORE_SECONDS = 5.0
+# To the first sign: the monitors of a node with many ranks ask for news less often, 0.75 s for each of them.
+_FIRST_SIGN_SECONDS, _MORE_FOR_EACH = 15.0, 0.75
+_WAITED_SECONDS = 10.0  # in one collective, at the end of the program of another rank
+_STORE_SECONDS = 5.0  # the store is in this process
 _HOST_WAITS = "exit/host_waits"
 
 
@@ -50,118 +53,146 @@ class Signs:
             self._job.channel.every(_SIGN_SECONDS, self._give)
 
     def _give(self, client: Client) -> None:
-        client.put("exit/sign/%d" % self._job.rank, self._post().dump())
+        post = dataclasses.replace(self._post(), stack=[], neighbours={})
+        client.put("exit/sign/%d" % self._job.rank, post.dump())
         client.add("exit/signs/%d" % self._job.rank, 1)
 
 
-class Sign(NamedTuple):
-    """The newest of one rank. ``number``: how many it has given; ``at``: when this one was first seen."""
+class Peer(NamedTuple):
+    """A rank that has not left. ``signs``: how many it has given; ``at``: when the newest was first seen."""
 
-    number: int
+    signs: int
     at: float
     post: Optional[Post]
 
 
-def why_not(sign: Sign, now: float, patience: float) -> str:
-    """Why a rank is not waited for, as the end of a sentence; ``""``: it works.
+class Limits(NamedTuple):
+    """Seconds: to the first sign, and for which a rank may stand still; and this rank's last counters."""
 
-    ``patience``: seconds for which it may stand still.
-    """
-    if now - sign.at > _SILENT_SECONDS:
-        return "gives no sign"
-    if sign.post is not None and sign.post.idle > patience and not sign.post.computes():
-        return "has not moved for %s, %s" % (
-            settings.format_duration(int(sign.post.idle)),
-            sign.post.where(),
-        )
+    first_sign: float
+    patience: float
+    counters: Mapping[str, int]
+
+
+def why_not(peer: Peer, now: float, limits: Limits) -> str:
+    """Why a rank is not waited for, as the end of a sentence; ``""``: it works."""
+    silence, post = now - peer.at, peer.post
+    if post is None:
+        return "has given no sign" if silence > limits.first_sign else ""
+    if silence > limits.patience:  # its main thread may hold the interpreter's lock for so long
+        return "has given no sign for %s" % settings.format_duration(int(silence))
+    if post.counts_started_work() and post.counters.get("default", 0) > limits.counters.get("default", 0):
+        return "is in a collective that this rank has not come to, %s" % post.where()
+    if post.waits() and post.idle > _WAITED_SECONDS:
+        return "waits for others, %s" % post.where()
+    if post.idle > limits.patience and not post.moves():
+        return "has not moved for %s, %s" % (settings.format_duration(int(post.idle)), post.where())
     return ""
 
 
 class ExitWait:
-    """The wait of the process that hosts the store. Its groups have been destroyed."""
+    """The wait of the process that hosts the store."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, counters: Mapping[str, int]) -> None:
+        """``counters``: this rank's last, of the collectives that it has begun."""
         self._job = job
+        self._counters = counters
         self._began = time.monotonic()
         self._lines = 0
-        self._signs: Dict[int, Sign] = {}
-        self._signs_at = 0.0  # when they were last looked at
+        self._left = {job.rank}
+        self._peers: Dict[int, Peer] = {}  # who may have to be waited for
+        self._looked_at = 0.0
 
     def until_nobody_works(self, hurry: threading.Event) -> None:
         """Returns also after ``exit_wait``, when ``hurry`` is set, and when the store does not answer."""
         try:
-            self._ask(self._announce)
-            while not hurry.is_set() and not self._is_over(self._ask(self._look)):
+            self._job.channel.call(self._announce, _STORE_SECONDS)
+            while not hurry.is_set():
+                self._job.channel.call(self._look, _STORE_SECONDS)
+                if not self._peers or not self._has_reason():
+                    return
                 hurry.wait(_LOOK_SECONDS)
         except ChannelError as error:
             console.logger().debug("the wait for other ranks has ended: %s", error)
 
-    def _ask(self, task: Callable[[Client], bool]) -> bool:
-        return bool(self._job.channel.call(task, _STORE_SECONDS))
-
-    def _announce(self, client: Client) -> bool:
+    def _announce(self, client: Client) -> None:
         self._job.collect(client)
         client.add(_HOST_WAITS, 1)
         news.add(client)
-        return True
 
-    def _look(self, client: Client) -> bool:
-        """Whether nobody is left who works."""
-        peers = self._job.peers()
-        if rounds.count_left(client) >= len(peers):
-            return True
-        now = time.monotonic()
-        if now - self._signs_at >= _SIGN_SECONDS:
-            self._signs_at = now
-            gone = neighbours.gone(self._job)
-            self._signs = {
-                rank: self._sign(client, rank, now)
-                for rank in peers
-                if rank != self._job.rank and rank not in gone and not rounds.has_left(client, rank)
-            }
-        return not self._signs
+    def _look(self, client: Client) -> None:
+        """Which ranks have not left; one request, and one for each of them every few seconds."""
+        now, known = time.monotonic(), self._job.peers()
+        if len(known) == self._job.world_size and rounds.count_left(client) >= self._job.world_size:
+            self._peers = {}
+        elif now - self._looked_at >= _SIGN_SECONDS:
+            self._looked_at = now
+            if len(known) < self._job.world_size:
+                known = self._job.collect(client)
+            self._left.update(r for r in known if r not in self._left and rounds.has_left(client, r))
+            nobody = {*self._left, *neighbours.gone(self._job), *_ends_with_this_process(self._job)}
+            self._peers = {rank: self._peer(client, rank, now) for rank in known if rank not in nobody}
 
-    def _sign(self, client: Client, rank: int, now: float) -> Sign:
-        before = self._signs.get(rank) or Sign(0, self._began, None)
-        number = client.add("exit/signs/%d" % rank, 0)
-        if number == before.number:
+    def _peer(self, client: Client, rank: int, now: float) -> Peer:
+        before = self._peers.get(rank) or Peer(0, self._began, None)
+        signs = client.add("exit/signs/%d" % rank, 0)
+        if signs == before.signs:
             return before
-        return Sign(number, now, parse(client.take("exit/sign/%d" % rank), rank))
+        return Peer(signs, now, parse(client.take("exit/sign/%d" % rank), rank))
 
-    def _is_over(self, nobody: bool) -> bool:
-        if nobody:
-            return True
-        now, current = time.monotonic(), settings.current()
-        reasons = {rank: why_not(sign, now, current.stall_after) for rank, sign in self._signs.items()}
+    def _has_reason(self) -> bool:
+        """Whether to go on; says why not, and every now and then why."""
+        now, longest = time.monotonic(), settings.current().exit_wait
+        reasons = {rank: why_not(peer, now, self._limits(rank)) for rank, peer in self._peers.items()}
         working = [rank for rank, reason in reasons.items() if not reason]
-        if not working:
-            rank, reason = next(iter(reasons.items()))
-            self._say("does not wait for %s, which %s" % (progress.who(self._job, rank), reason))
-            return True
         seconds = now - self._began
-        if seconds > current.exit_wait:
-            limit = settings.format_duration(current.exit_wait)
-            self._say("ends now, though %s; it has waited for %s (setting exit_wait)"
-                      % (self._what(working[0]), limit))  # fmt: skip
-            return True
-        if seconds / 60 >= progress.minute_of_line(self._lines):
-            while seconds / 60 >= progress.minute_of_line(self._lines):
-                self._lines += 1
+        if not working:
+            self._say("ends without waiting for %s" % self._list(list(reasons), reasons))
+        elif seconds > longest:
+            limit = settings.format_duration(longest)
             self._say(
-                "has waited %dm for %d rank(s): %s. It ends with the last of them, or at %s "
-                "(setting exit_wait)"
-                % (seconds / 60, len(working), self._what(working[0]), _clock(current.exit_wait - seconds))
+                "ends after %s (setting exit_wait), though there is still %s"
+                % (limit, self._list(working, {}))
             )
+        else:
+            self._say_progress(seconds, working, longest)
+            return True
         return False
 
-    def _what(self, rank: int) -> str:
-        sign = self._signs[rank]
-        doing = " (%s)" % sign.post.where() if sign.post is not None else ""
-        return "%s still works%s" % (progress.who(self._job, rank), doing)
+    def _limits(self, rank: int) -> Limits:
+        node = self._job.peers()[rank]["node"]
+        on_node = sum(peer["node"] == node for peer in self._job.peers().values())
+        first_sign = _FIRST_SIGN_SECONDS + _MORE_FOR_EACH * on_node
+        return Limits(first_sign, settings.current().stall_after, self._counters)
+
+    def _say_progress(self, seconds: float, working: List[int], longest: float) -> None:
+        if seconds / 60 < progress.minute_of_line(self._lines):
+            return
+        while seconds / 60 >= progress.minute_of_line(self._lines):
+            self._lines += 1
+        until = time.strftime("%m-%d %H:%M:%S", time.localtime(time.time() + longest - seconds))
+        self._say(
+            "has stayed %dm for %s. Nothing is wrong: it ends with the last of them, and at %s at the latest "
+            "(setting exit_wait). Ctrl-C ends it now" % (seconds / 60, self._list(working, {}), until)
+        )
+
+    def _list(self, ranks: List[int], reasons: Mapping[int, str]) -> str:
+        """``rank 1 (host, pid 7), at eval.py:3 in main``, and how many more there are."""
+        rank = ranks[0]
+        post = self._peers[rank].post
+        doing = ", which %s" % reasons[rank] if rank in reasons else ", %s" % post.where() if post else ""
+        more = " and %d more" % (len(ranks) - 1) if len(ranks) > 1 else ""
+        return progress.who(self._job, rank) + doing + more
 
     def _say(self, text: str) -> None:
-        console.say("the program has ended. This process, which hosts the job's store, %s." % text)
+        console.say("rank %d's program has ended. It hosts the job's store, and %s." % (self._job.rank, text))
 
 
-def _clock(seconds: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
+def _ends_with_this_process(job: Job) -> List[int]:
+    """Ranks that are daemonic children of this process, and would be ended by it after this wait."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return []
+    own = job.record["node"]
+    daemons = {child.pid for child in multiprocessing.active_children() if child.daemon}
+    return [rank for rank, peer in job.peers().items() if peer["node"] == own and peer["pid"] in daemons]

@@ -92,6 +92,11 @@ def launcher(environ: Mapping[str, str]) -> str:
     return "environment"
 
 
+def launcher_hosts_store(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun does: nearly always, but on releases before 2.4 not with its rendezvous ``c10d``."""
+    return launcher(environ) == "torchrun" and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "False"
+
+
 def run_id(environ: Mapping[str, str]) -> str:
     """The launcher's name for this run: torchrun's, or Slurm's job, step and restart count."""
     elastic = environ.get("TORCHELASTIC_RUN_ID")

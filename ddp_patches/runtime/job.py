@@ -79,8 +79,8 @@ class Job:
         self._known.set()
 
     def hosts_store(self) -> bool:
-        """Whether the store ends with this process. Under torchrun the launcher hosts it."""
-        return self.rank == 0 and identity.launcher(os.environ) != "torchrun"
+        """Whether the store ends with this process."""
+        return self.rank == 0 and not identity.launcher_hosts_store(os.environ)
 
     def publish(self, record: records.Record) -> None:
         """Hand this rank's record to the others; a later one replaces it."""
@@ -183,7 +183,7 @@ class Job:
         """Call ``callback()`` when the job is closed."""
         self._when_closed.append(callback)
 
-    def part(self, seconds: float) -> None:
+    def take_leave(self, seconds: float) -> None:
         """Do what is to be done last, within about ``seconds``; the channel stays open."""
         began = time.monotonic()
         while self._stops:
@@ -196,7 +196,7 @@ class Job:
     def close(self, seconds: float, at_exit: bool = False) -> bool:
         """End the channel, at the latest after about ``seconds``; whether its thread has ended."""
         began = time.monotonic()
-        self.part(seconds / 4)
+        self.take_leave(seconds / 4)
         ended = self.channel.close(seconds - (time.monotonic() - began), at_exit)
         while ended and self._when_closed:
             self._when_closed.pop()()

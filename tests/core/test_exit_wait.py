@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
+import time
 
 import pytest
 
@@ -11,26 +13,40 @@ from ddp_patches.runtime import exit_wait
 from ddp_patches.runtime.client import ChannelError
 from ddp_patches.runtime.stall.post import Post
 
+NOT_YET = exit_wait.Peer(0, 100.0, None)
 
-def sign(idle, cpu=0.0, at=100.0):
-    post = Post(1, "n", 7, "elsewhere", "", "at eval.py:3 in evaluate", idle, cpu, {})
-    return exit_wait.Sign(1, at, post)
+
+def peer(idle, cpu=0.0, at=100.0, kind="elsewhere", backend="gloo", count=5):
+    post = Post(
+        1, "n", 7, kind, "", "at eval.py:3 in evaluate", idle, cpu, {"default": count}, backend=backend
+    )
+    return exit_wait.Peer(1, at, post)
 
 
 @pytest.mark.parametrize(
     ("given", "now", "reason"),
     [
-        (sign(0.5), 103.0, ""),
-        (sign(100.0), 103.0, ""),  # an upload: it may stand still for as long as a rank that waits
-        (sign(200.0), 103.0, "has not moved for 3m20s, at eval.py:3 in evaluate"),
-        (sign(200.0, cpu=0.9), 103.0, ""),  # it computes in one call
-        (sign(0.5), 130.0, "gives no sign"),
-        (exit_wait.Sign(0, 100.0, None), 110.0, ""),  # it may not have heard of the wait yet
-        (exit_wait.Sign(0, 100.0, None), 125.0, "gives no sign"),
+        (peer(0.5), 103.0, ""),
+        (peer(100.0), 103.0, ""),
+        (peer(200.0), 103.0, "has not moved for 3m20s, at eval.py:3 in evaluate"),
+        (peer(200.0, cpu=0.9), 103.0, ""),  # it computes in one call
+        (peer(200.0, cpu=0.1), 103.0, ""),  # an upload
+        (peer(5.0, kind="collective"), 103.0, ""),
+        (peer(11.0, kind="collective"), 103.0, "waits for others, at eval.py:3 in evaluate"),
+        (peer(0.5, backend="nccl"), 103.0, ""),
+        (
+            peer(0.5, backend="nccl", count=6),
+            103.0,
+            "is in a collective that this rank has not come to, at eval.py:3 in evaluate",
+        ),
+        (peer(0.5), 270.0, ""),  # it may hold the interpreter's lock
+        (peer(0.5), 300.0, "has given no sign for 3m20s"),
+        (NOT_YET, 119.0, ""),  # it may not have heard of the wait
+        (NOT_YET, 121.0, "has given no sign"),
     ],
 )
 def test_who_is_waited_for(given, now, reason):
-    assert exit_wait.why_not(given, now, 180.0) == reason
+    assert exit_wait.why_not(given, now, exit_wait.Limits(20.0, 180.0, {"default": 5})) == reason
 
 
 class Channel:
@@ -42,17 +58,17 @@ class Channel:
 
 
 class Client:
-    """A store; `posts` are what the other rank says next."""
+    """A store in which the other rank gives a sign whenever it is asked for."""
 
     def __init__(self):
         self.counters = {}
 
     def add(self, key, amount):
-        self.counters[key] = self.counters.get(key, 0) + amount
+        self.counters[key] = self.counters.get(key, 0) + (amount or "signs" in key)
         return self.counters[key]
 
     def take(self, key):
-        return ""
+        return peer(0.5).post.dump() if "sign" in key else ""
 
 
 class Job:
@@ -64,17 +80,17 @@ class Job:
         self.channel = Channel(client)
 
     def collect(self, client):
-        pass
+        return self.peers()
 
     def peers(self):
         return {rank: {"node": node, "host": node, "pid": 7, "started": 1} for rank, node in enumerate("ab")}
 
 
 def wait(client, hurry=None):
-    exit_wait.ExitWait(Job(client)).until_nobody_works(hurry or threading.Event())
+    exit_wait.ExitWait(Job(client), {}).until_nobody_works(hurry or threading.Event())
 
 
-def test_it_ends_at_once_when_all_have_left(capsys):
+def test_it_ends_at_once_when_all_have_left():
     client = Client()
     client.add("stall/left", 2)
     wait(client)
@@ -82,31 +98,51 @@ def test_it_ends_at_once_when_all_have_left(capsys):
 
 
 @pytest.mark.parametrize("end", ["Ctrl-C", "the store is lost"])
-def test_it_can_be_ended(end):
-    client, hurry = Client(), threading.Event()
-    if end == "Ctrl-C":
-        threading.Timer(0.3, hurry.set).start()
-    else:
+def test_it_can_be_ended(monkeypatch, end):
+    lines, client, hurry = [], Client(), threading.Event()
+    monkeypatch.setattr(exit_wait.console, "say", lines.append)
+    monkeypatch.setattr(exit_wait, "_LOOK_SECONDS", 0.01)
+    looks = []
 
-        def add(key, amount, before=client.add):
-            if client.counters.get("stall/left") is not None:
+    def add(key, amount, before=client.add):
+        if key == "stall/left":
+            looks.append(key)
+            if len(looks) == 20 and end == "Ctrl-C":
+                hurry.set()
+            elif len(looks) == 20:
                 raise ChannelError("lost")
-            return before(key, amount)
+        return before(key, amount)
 
-        client.add = add
+    client.add = add
     wait(client, hurry)
+    assert len(looks) == 20 and not lines
 
 
 def test_progress_is_told_after_a_minute_with_the_end_of_the_wait(monkeypatch):
     lines, now = [], [0.0]
     monkeypatch.setattr(exit_wait.console, "say", lines.append)
     monkeypatch.setattr(exit_wait.time, "monotonic", lambda: now[0])
-    waiting = exit_wait.ExitWait(Job(Client()))
+    waiting = exit_wait.ExitWait(Job(Client()), {})
     for now[0] in (30.0, 59.0, 61.0, 90.0, 125.0, 299.0, 301.0):
-        waiting._signs = {1: sign(0.5, at=now[0])}
-        assert not waiting._is_over(False)
+        waiting._peers = {1: peer(0.5, at=now[0])}
+        assert waiting._has_reason()
     assert ["%dm" % minutes in line for minutes, line in zip((1, 2, 5), lines)] == [True] * 3
-    assert all("rank 1 (b, pid 7) still works (at eval.py:3 in evaluate)" in line for line in lines)
+    assert all("rank 1 (b, pid 7), at eval.py:3 in evaluate" in line for line in lines)
     now[0] = settings.Settings().exit_wait + 1
-    waiting._signs = {1: sign(0.5, at=now[0])}
-    assert waiting._is_over(False) and "ends now" in lines[3] and len(lines) == 4
+    waiting._peers = {1: peer(0.5, at=now[0])}
+    assert not waiting._has_reason() and "ends after 30m (setting exit_wait)" in lines[3] and len(lines) == 4
+
+
+def test_who_ends_with_this_process_is_not_waited_for(monkeypatch):
+    """Daemonic children of this process are ended by it, later."""
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), daemon=True)
+    child.start()
+    try:
+        job = Job(Client())
+        monkeypatch.setattr(
+            job, "peers", lambda: {1: {"node": "a", "host": "a", "pid": child.pid, "started": 1}}
+        )
+        assert exit_wait._ends_with_this_process(job) == [1]
+    finally:
+        child.terminate()
+        child.join()

@@ -93,28 +93,41 @@ closing.at_end("bad", lambda: 1 / 0)
     result = run("""
 closing.at_end("the long one", lambda: time.sleep(60))
 """, DDP_PATCHES_EXIT_TIMEOUT="0.5")  # fmt: skip
-    assert (result.code, result.out.splitlines()) == (0, ["atexit"])
+    assert (result.code, result.out.splitlines()) == (0, STEPS)
     assert "the long one did not end within 0.5s (setting exit_timeout)" in result.err
 
 
 LONG = """
 import signal
 def long():
-    with closing.with_a_bound_of_its_own() as hurry:
-        line("hurry" if hurry.wait(2) else "in peace")
+    with closing.with_a_bound_of_its_own({seconds}) as hurry:
+        line("hurry" if hurry.wait(4) else "in peace")
 closing.at_end("the long one", long)
+
+def send(number, after):
+    action = lambda: (time.sleep(after), os.kill(os.getpid(), number))
+    threading.Thread(target=action, daemon=True).start()
 """
-CTRL_C = """
-threading.Thread(target=lambda: (time.sleep(0.7), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
-"""
+CTRL_C = "send(signal.SIGINT, 0.7)"
+FLAG = "signal.signal(signal.SIGTERM, lambda *_: line('noted')); send(signal.SIGTERM, 0.7)"
+USERS = "threading.Thread(target=lambda: time.sleep(1.5)).start(); send(signal.SIGINT, 0.7)"
 
 
-@pytest.mark.parametrize(("more", "said"), [("", "in peace"), (CTRL_C, "hurry")])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [("", ["in peace"]), (CTRL_C, ["hurry"]), (FLAG, ["noted", "hurry"]), (USERS, ["hurry"])],
+    ids=["no signal", "Ctrl-C", "a handler that notes it", "Ctrl-C during the user's threads"],
+)
 def test_a_step_may_have_a_bound_of_its_own(more, said):
-    """It is told of Ctrl-C, and what comes after it is still done."""
-    result = run(LONG + more, DDP_PATCHES_EXIT_TIMEOUT="0.5")
-    assert result.out.splitlines()[:3] == [said, *STEPS[:2]]
+    """It is told of signals, and what comes after it is still done."""
+    result = run(LONG.format(seconds=10) + more, DDP_PATCHES_EXIT_TIMEOUT="0.5")
+    assert result.out.splitlines()[: len(said) + 2] == [*said, *STEPS[:2]]
     assert "did not end" not in result.err
+
+
+def test_a_step_that_exceeds_its_own_bound_is_left_behind():
+    result = run(LONG.format(seconds=0.5), DDP_PATCHES_EXIT_TIMEOUT="0.5")
+    assert result.out.splitlines() == STEPS and "the long one did not end" in result.err
 
 
 def test_a_step_may_take_another_one_back():

@@ -63,10 +63,10 @@ def test_the_host_of_the_store_does_not_wait_longer_than_it_has_to(jobs):
     still = start(jobs, "still", "sleeps", 60, STALL_AFTER="6s")
     off.running[0].wait(50).check()
     assert limited.running[0].popen.poll() is None
-    assert not off.lines_so_far("which hosts the job's store")
-    for job, said in ((limited, "it has waited for 10s (setting exit_wait)"), (still, "has not moved for ")):
+    assert not off.lines_so_far("hosts the job's store")
+    for job, said in ((limited, "ends after 10s (setting exit_wait)"), (still, "has not moved for ")):
         job.running[0].wait(50).check()
-        (line,) = job.lines_so_far("This process, which hosts the job's store")
+        (line,) = job.lines_so_far("hosts the job's store")
         assert said in line and "rank 1 (" in line and "program.py:" in line
 
 

@@ -36,7 +36,7 @@ from ...runtime import (
     records,
     start_line,
 )
-from ...runtime.stall import monitor, worker_stacks
+from ...runtime.stall import monitor, rounds, worker_stacks
 
 ID = "torch.process_group_timeout"
 _LOOK_SECONDS = 2.0  # how often a rank looks whether its record has changed
@@ -212,6 +212,8 @@ class _Beginning:
             watching = monitor.Monitor(begun, _local_world_size(begun.world_size))
             watching.start()
             begun.before_close(watching.leave, watching.stop)
+        else:
+            begun.before_close(lambda client: rounds.leave(client, begun.rank, None))
 
 
 class _Publisher:

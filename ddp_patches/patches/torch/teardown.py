@@ -24,11 +24,13 @@ import inspect
 import os
 import sys
 import time
-from typing import Any, Callable, Optional, Set
+from typing import Any, Callable, Set
 
+from ... import settings
 from ...engine import ledger
 from ...engine.patch import patch
 from ...runtime import closing, connections, exit_wait, job, limits, sockets
+from ...runtime.stall import groups
 
 ID = "torch.teardown"
 _WORKERS_SECONDS = 0.1
@@ -121,7 +123,6 @@ def _sockets() -> Set[sockets.Handle]:
 def _arm(sockets_before: Set[sockets.Handle]) -> None:
     import torch
     import torch.distributed as dist
-    import torch.distributed.distributed_c10d as c10d
 
     _End.take_back()
     _End.destroyed_by_us = False
@@ -140,18 +141,17 @@ def _arm(sockets_before: Set[sockets.Handle]) -> None:
         if device is not None:
             torch.cuda.set_device(device)
         running = job.current()
-        host = running if running is not None and not failed and exit_wait.is_due(running) else None
-        store = c10d._get_default_store() if host is not None else None  # not to end with the group
-        _end_of_job(at_exit=True, keep=host)
+        if running is not None and not failed and exit_wait.is_due(running):
+            _outlive_the_others(running, destroy_groups, first=backend == "gloo")
+            return
+        _end_of_job(at_exit=True)
         if failed:
             connections.shut()
-        try:
-            dist.destroy_process_group()  # ours, which lets gloo's threads finish first
-            _End.destroyed_by_us = True
-        finally:
-            if host is not None:
-                _outlive_the_others(host)
-            del store
+        destroy_groups()
+
+    def destroy_groups() -> None:
+        dist.destroy_process_group()  # ours, which lets gloo's threads finish first
+        _End.destroyed_by_us = True
 
     _End.take_back = staticmethod(closing.at_end("destroying the process groups", destroy))
 
@@ -164,19 +164,34 @@ def _user_destroys(group: Any) -> None:
         _end_of_job()
 
 
-def _outlive_the_others(host: job.Job) -> None:
-    with closing.with_a_bound_of_its_own() as hurry:
-        exit_wait.ExitWait(host).until_nobody_works(hurry)
-    host.close(2.0, at_exit=True)
+def _outlive_the_others(host: job.Job, destroy_groups: Callable[[], None], first: bool) -> None:
+    """The wait of the process that hosts the store.
+
+    ``first``: destroy the groups before it. Gloo's peers then hear at once that this rank comes to no further
+    collective. With NCCL the destruction may itself wait for the peers.
+    """
+    import torch.distributed.distributed_c10d as c10d
+
+    store = c10d._get_default_store()  # not to end with the group
+    host.take_leave(0.5)
+    waiting = exit_wait.ExitWait(host, groups.counters())
+    job.set_current(None)
+    try:
+        if first:
+            destroy_groups()
+    finally:
+        with closing.with_a_bound_of_its_own(settings.current().exit_wait) as hurry:
+            waiting.until_nobody_works(hurry)
+        host.close(2.0, at_exit=True)
+    if not first:
+        destroy_groups()
+    del store
+    limits.forget_groups()
 
 
-def _end_of_job(at_exit: bool = False, keep: Optional[job.Job] = None) -> None:
-    """``keep``: the job whose channel will still be needed."""
+def _end_of_job(at_exit: bool = False) -> None:
     running = job.current()
     if running is not None:
-        if running is keep:
-            running.part(0.5)
-        else:
-            running.close(2.0, at_exit)
+        running.close(2.0, at_exit)
         job.set_current(None)
     limits.forget_groups()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from ... import console, settings
 from .. import ending, exit_wait, news, run_folder, stacks, start_line
@@ -45,7 +45,7 @@ class Monitor:
         self._ask_seconds = max(_SHORTEST_ASK_SECONDS, _ASK_SECONDS * local_world_size)
         self._motion = Motion()
         self._ending = ending.Ending(job)
-        self._signs = exit_wait.Signs(job, functools.partial(self.post, quickly=True))
+        self._signs = exit_wait.Signs(job, self.post)
         self._base: Optional[int] = None  # of the default group's counter
         self._reports = 0  # of this standstill
         self._round: Optional[rounds.Round] = None
@@ -56,23 +56,25 @@ class Monitor:
         self._to_print: Optional[Tuple[int, int]] = None
         self._muted = False
         self._end = threading.Event()
+        self._stop_hearing: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="ddp_patches monitor", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
         worker_stacks.prepare_children()
-        self._job.channel.every(self._ask_seconds, self._hear)
+        self._stop_hearing = self._job.channel.every(self._ask_seconds, self._hear)
         self._thread.start()
 
     def stop(self, seconds: float = 2.0) -> None:
         """End the thread; it never blocks for long."""
         self._end.set()
+        self._stop_hearing()
         if self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
     def leave(self, client: Client) -> None:
         """For the channel's thread: this rank's job ends, and it will not answer any more."""
-        rounds.leave(client, self.post(quickly=True))
+        rounds.leave(client, self._job.rank, self.post(quickly=True))
 
     def _run(self) -> None:
         while not self._end.wait(_LOOK_SECONDS):
@@ -150,11 +152,11 @@ class Monitor:
         if count == self._news:
             return
         self._news = count
+        self._signs.hear(client)
         number = rounds.asked(client)
         if number > self._answered:
             self._answer(client, number)
         self._ending.hear(client)
-        self._signs.hear(client)
 
     def _answer(self, client: Client, number: int) -> None:
         self._answered = number

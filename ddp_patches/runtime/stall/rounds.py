@@ -149,9 +149,9 @@ def answer(client: Client, number: int, post: Post) -> None:
     client.add("stall/%d/posts" % number, 1)
 
 
-def leave(client: Client, post: Post) -> None:
-    """This rank will not answer any more, since its job ends."""
-    client.put("stall/left/%d" % post.rank, post.dump())
+def leave(client: Client, rank: int, post: Optional[Post]) -> None:
+    """This rank will not answer any more, since its job ends; ``post``: of its monitor, if it has one."""
+    client.put("stall/left/%d" % rank, post.dump() if post is not None else "{}")
     client.add("stall/left", 1)
 
 

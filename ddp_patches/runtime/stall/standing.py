@@ -112,6 +112,8 @@ def _kind(path: str, function: str) -> Sequence[str]:
         return LEADER_WAIT, ""
     if path.endswith("ddp_patches/runtime/shared_folder.py"):
         return COLLECTIVE, "collect_results_cpu"  # which begins with a wait of ours for the other ranks
+    if path.endswith("ddp_patches/runtime/closing.py"):
+        return LEAVING, ""
     if path.endswith("/threading.py") and function == "_shutdown":
         return LEAVING, ""
     return "", ""
