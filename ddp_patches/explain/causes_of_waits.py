@@ -122,7 +122,7 @@ WAITS: Dict[str, Cause] = {
         ("`ss -ltnp | grep PORT` names the process. End it, or choose another port: --master_port, or "
          "torchrun's "
          "--standalone, which takes a free one.",),
-        (Help(PATCH, "mmengine.init_dist", "a port of its own for each Slurm job"),
+        (Help(PATCH, "mmengine.init_dist", "another port for a Slurm job where 29500 is taken"),
          Help(PATCH, "mmcv.init_dist", "the same for OpenMMLab 1.x/2.x")),
     ),
     "store barrier": Cause(

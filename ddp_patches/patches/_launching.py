@@ -13,16 +13,18 @@ import datetime
 import inspect
 import os
 import shutil
+import subprocess
 import sys
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from .. import console, parsers
 from ..engine import ledger
-from ..runtime import launch
+from ..runtime import launch, limits, slurm, step_port
 from ._exchange import exchanged
 
 Function = Callable[..., Any]
 
+_SCONTROL_SECONDS = 60.0  # it waits for Slurm's controller
 _ACCELERATORS = ("cuda", "npu", "mlu", "musa")  # names below torch that upstream knows
 
 
@@ -60,19 +62,53 @@ class Launch:
             self._bound.arguments["kwargs"] = self._extra
         return self._bound.args, self._bound.kwargs
 
-    def meet(self) -> None:
-        """Agree with the other tasks of a Slurm step on a place, as far as upstream leaves that open."""
+    def meet(self, stack: contextlib.ExitStack) -> None:
+        """Agree with the other tasks of a Slurm step on a place, as far as upstream leaves that open.
+
+        What it takes on rank 0 lasts until ``stack`` is closed.
+        """
         if self._launcher != "slurm":
             return
-        has_scontrol = shutil.which("scontrol") is not None
-        place = launch.meeting_place(os.environ, self._extra.get("port"), has_scontrol)
-        os.environ.update(place)
-        # A rank without ddp_patches looks somewhere else: whoever waits for it needs to know.
-        if "MASTER_PORT" in place and os.environ.get("SLURM_PROCID") == "0":
-            console.say(
-                "the tasks of this Slurm step meet on port %s, which is made of the job's number; without "
-                "ddp_patches they use 29500. MASTER_PORT sets another one for all." % place["MASTER_PORT"]
+        os.environ.update(launch.address_to_set(os.environ, shutil.which("scontrol") is not None))
+        step = launch.open_step(os.environ, self._extra.get("port"))
+        rank = slurm.number(os.environ.get("SLURM_PROCID"))
+        if step is None or rank is None:
+            return
+        port = self._port_of_rank_0(step, stack) if rank == 0 else self._port_for_others(step)
+        if port is not None:
+            os.environ["MASTER_PORT"] = str(port)
+
+    def _port_of_rank_0(self, step: slurm.Step, stack: contextlib.ExitStack) -> Optional[int]:
+        try:
+            place = step_port.Place(step)
+        except OSError as error:
+            console.warn(
+                "the tasks of this Slurm step meet as without ddp_patches: none of the ports on which rank 0 "
+                "would tell the others where (%s) is free on its host: %s"
+                % (", ".join(map(str, slurm.beacon_ports(step))), error)
             )
+            return None
+        stack.callback(place.let_go)
+        if place.port != step_port.UPSTREAMS_PORT:
+            console.say(
+                "port %d of this host is taken, so the tasks of this Slurm step meet on port %d, which only "
+                "those with ddp_patches learn. MASTER_PORT sets one for all."
+                % (step_port.UPSTREAMS_PORT, place.port)
+            )
+        return place.port
+
+    def _port_for_others(self, step: slurm.Step) -> Optional[int]:
+        host = os.environ.get("MASTER_ADDR") or _first_host()
+        return step_port.Search(host, step, self._seconds()).port() if host else None
+
+    def _seconds(self) -> float:
+        """How long upstream lets the ranks wait for each other."""
+        if self._limit is not None:
+            return self._limit.total_seconds()
+        if type(self._extra.get("timeout")) in (int, float):  # of deepspeed or colossalai
+            return float(self._extra["timeout"])
+        backend = self._bound.arguments.get("backend") or self._bound.signature.parameters["backend"].default
+        return limits.torch_default(vars(sys.modules["torch"])["distributed"].distributed_c10d, str(backend))
 
     def exchange(self, stack: contextlib.ExitStack) -> bool:
         """Let what upstream calls get this rank's device and the limit, until ``stack`` is closed."""
@@ -128,6 +164,23 @@ class Launch:
             os.environ["LOCAL_RANK"] = self._local_rank
 
 
+def _first_host() -> str:
+    """Where upstream looks for rank 0; empty if that is not known."""
+    nodes = os.environ.get("SLURM_NODELIST", "")
+    command = ["scontrol", "show", "hostname", nodes]
+    try:
+        said = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_SCONTROL_SECONDS, check=True
+        )
+        return said.stdout.decode().split()[0]
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError, IndexError):
+        pass
+    try:
+        return slurm.first_host(nodes)
+    except ValueError:
+        return ""
+
+
 def replacement_of(patch_id: str, target: str, original: Function) -> Function:
     """``init_dist`` with this rank's device, limit and meeting place."""
 
@@ -142,7 +195,7 @@ def _run(patch_id: str, target: str, original: Function, args: Any, keywords: An
     if call is None:
         return original(*args, **keywords)
     with contextlib.ExitStack() as stack:
-        ledger.attempt(patch_id, call.meet, None)
+        ledger.attempt(patch_id, lambda: call.meet(stack), None)
         if not ledger.attempt(patch_id, lambda: call.exchange(stack), False):
             return original(*args, **keywords)
         args, keywords = call.arguments()

@@ -1,11 +1,11 @@
-"""Which device a rank takes, and where the ranks of a Slurm step meet. Pure decisions.
+"""Which device a rank takes, and what is left open of where the ranks of a Slurm step meet. Pure decisions.
 
 A launcher is named as OpenMMLab names it: ``pytorch``, ``slurm`` or ``mpi``.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
 from . import slurm
 
@@ -50,19 +50,22 @@ def has_devices_of_its_own(environ: Mapping[str, str], device_count: int) -> boo
     return device_count < on_node if on_node is not None else device_count == 1
 
 
-def meeting_place(environ: Mapping[str, str], port: Any, has_scontrol: bool) -> Dict[str, str]:
-    """What to set of MASTER_ADDR and MASTER_PORT before upstream's Slurm launcher looks for them.
+def open_step(environ: Mapping[str, str], port: Any) -> Optional[slurm.Step]:
+    """The step of srun whose tasks have to agree on a port; None where nothing is left to choose.
 
-    ``port``: the caller's argument. It and what the environment has are kept, as upstream does. Without
-    scontrol upstream would take the shell's "not found" for the host of rank 0.
+    ``port``: the caller's argument. It and what the environment has are kept, as upstream does.
     """
-    variables: Dict[str, str] = {}
-    own_port = slurm.port_of(environ)
-    if port is None and "MASTER_PORT" not in environ and own_port is not None:
-        variables["MASTER_PORT"] = str(own_port)
-    if "MASTER_ADDR" not in environ and not has_scontrol:
-        try:
-            variables["MASTER_ADDR"] = slurm.address_of_rank_0(environ)
-        except ValueError:
-            pass
-    return variables
+    return None if port is not None or "MASTER_PORT" in environ else slurm.own_step(environ)
+
+
+def address_to_set(environ: Mapping[str, str], has_scontrol: bool) -> Dict[str, str]:
+    """What to set of MASTER_ADDR before upstream's Slurm launcher looks for it.
+
+    Without scontrol upstream would take the shell's "not found" for the host of rank 0.
+    """
+    if "MASTER_ADDR" in environ or has_scontrol:
+        return {}
+    try:
+        return {"MASTER_ADDR": slurm.address_of_rank_0(environ)}
+    except ValueError:
+        return {}

@@ -16,6 +16,9 @@ from .job import Job
 _LINE_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 
+# In the store, without a prefix: the run whose ranks meet there. Who does not belong to it can tell.
+RUN_KEY = "ddp_patches/run"
+
 _counts: Dict[Address, itertools.count[int]] = {}  # meetings at one address, the same on every rank
 
 
@@ -49,12 +52,14 @@ class Meeting:
     def __init__(self, address: Address, rank: int, world_size: int) -> None:
         self.rank, self.world_size, self.address = rank, world_size, address
         self._number = next(_counts.setdefault(address, itertools.count()))
-        self._prefix = "ddp_patches/%s/join%d/" % (identity.run_id(os.environ), self._number)
+        run = identity.run_id(os.environ)
+        self._prefix = "ddp_patches/%s/join%d/" % (run, self._number)
         self._began = time.monotonic()
         self._printed = 0.0
         self._missing: List[int] = []  # when they were last looked for
         self._is_first = False  # of those that are here
         self._channel = Channel(address, self._store_is_silent)
+        self._channel.submit(lambda client: client.first(RUN_KEY, run), "")
         self._channel.submit(lambda client: client.add("%d" % rank, 1), self._prefix)
         self._channel.every(_LINE_SECONDS / 12, self._look, self._prefix)
 

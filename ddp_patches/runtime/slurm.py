@@ -1,4 +1,4 @@
-"""What Slurm's variables tell a task of srun: its step, the host of rank 0, a port for all tasks.
+"""What Slurm's variables tell a task of srun: its step, the host of rank 0, ports for all tasks.
 
 Pure decisions. Every task makes them by itself, so they must come out equal in all tasks of a step.
 """
@@ -6,12 +6,17 @@ Pure decisions. Every task makes them by itself, so they must come out equal in 
 from __future__ import annotations
 
 import re
-from typing import List, Mapping, Optional
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
-# Below Linux's range for outgoing connections (32768 and up), above the ports of well-known services
-# and of Slurm's own daemons (6817 to 6819).
+# Below Linux's range for outgoing connections (32768 and up) and torch's default port (29500), above the
+# ports of well-known services and of Slurm's own daemons (6817 to 6819).
 FIRST_PORT = 12000
-LAST_PORT = 29999
+LAST_PORT = 29499
+
+# From a step's own port to those on which its rank 0 may answer. Prime to the size of the range, and no
+# neighbour's: see `port`.
+_BEACON_STRIDE = 6007
+_BEACONS = 3
 
 # Slurm numbers the batch script itself, salloc's shell and the like from the top of 32 bits.
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -37,12 +42,26 @@ def is_heterogeneous(environ: Mapping[str, str]) -> bool:
     return (number(environ.get("SLURM_HET_SIZE", environ.get("SLURM_PACK_SIZE"))) or 0) > 1
 
 
-def port_of(environ: Mapping[str, str]) -> Optional[int]:
-    """:func:`port` for this task's step; None where the variables do not name one job for all tasks."""
+class Step(NamedTuple):
+    """What tells this run of a step from every other one, and is the same in all its tasks."""
+
+    job: int
+    step: int
+    restart: int
+
+
+def own_step(environ: Mapping[str, str]) -> Optional[Step]:
+    """This task's; None where the variables do not name one job for all tasks."""
     job = job_of(environ)
     if job is None or is_heterogeneous(environ):
         return None
-    return port(job, step_of(environ) or 0, number(environ.get("SLURM_RESTART_COUNT")) or 0)
+    return Step(job, step_of(environ) or 0, number(environ.get("SLURM_RESTART_COUNT")) or 0)
+
+
+def port_of(environ: Mapping[str, str]) -> Optional[int]:
+    """:func:`port` for this task's step; None where the variables do not name one job for all tasks."""
+    step = own_step(environ)
+    return None if step is None else port(*step)
 
 
 def port(job: int, step: int, restart: int) -> int:
@@ -54,6 +73,13 @@ def port(job: int, step: int, restart: int) -> int:
     """
     size = LAST_PORT - FIRST_PORT + 1
     return FIRST_PORT + (job * 101 + step + restart * 7) % size
+
+
+def beacon_ports(step: Step) -> Tuple[int, ...]:
+    """Where rank 0 of the step may answer, first choice first. The step's own port is none of them."""
+    size = LAST_PORT - FIRST_PORT + 1
+    own = port(*step) - FIRST_PORT
+    return tuple(FIRST_PORT + (own + number * _BEACON_STRIDE) % size for number in range(1, _BEACONS + 1))
 
 
 def address_of_rank_0(environ: Mapping[str, str]) -> str:

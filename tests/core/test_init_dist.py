@@ -1,4 +1,4 @@
-"""Which device a rank takes and where a Slurm step meets: pure decisions, so tables."""
+"""Which device a rank takes, and what is open of where a Slurm step meets: pure decisions, so tables."""
 
 from __future__ import annotations
 
@@ -59,17 +59,19 @@ def test_local_rank_becomes_the_devices_index_where_nobody_else_takes_care_of_it
     assert launch.names_device_by_local_rank(launcher, environ, count) is named
 
 
-def place(changes=None, port=None, has_scontrol=True):
-    environ = {name: value for name, value in {**TASK, **(changes or {})}.items() if value is not None}
-    return launch.meeting_place(environ, port, has_scontrol)
+def task(changes):
+    return {name: value for name, value in {**TASK, **changes}.items() if value is not None}
 
 
-def test_the_port_is_the_steps_and_all_tasks_find_the_same():
-    assert place() == {"MASTER_PORT": str(slurm.port(4711, 0, 0))}
-    assert place({"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}) == place()
-    assert place({"SLURM_JOB_ID": None, "SLURM_JOBID": "4711"}) == place()
+def test_all_tasks_of_a_step_name_the_same_one():
+    assert launch.open_step(TASK, None) == slurm.Step(4711, 0, 0)
+    for changes in (
+        {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+        {"SLURM_JOB_ID": None, "SLURM_JOBID": "4711"},
+    ):
+        assert launch.open_step(task(changes), None) == slurm.Step(4711, 0, 0)
     others = [{"SLURM_JOB_ID": "4712"}, {"SLURM_STEP_ID": "1"}, {"SLURM_RESTART_COUNT": "1"}]
-    assert len({place(other)["MASTER_PORT"] for other in [None, *others]}) == 4
+    assert len({launch.open_step(task(other), None) for other in [{}, *others]}) == 4
 
 
 @pytest.mark.parametrize(
@@ -83,11 +85,20 @@ def test_the_port_is_the_steps_and_all_tasks_find_the_same():
     ],
 )
 def test_what_upstream_would_keep_is_kept(changes, port):
-    assert place(changes, port) == {}
+    assert launch.open_step(task(changes), port) is None
 
 
 def test_without_scontrol_the_address_comes_from_slurms_variables():
-    nodes = {"SLURM_NODELIST": "gpu[003-005]", "MASTER_PORT": "1234"}
-    assert place(nodes, has_scontrol=False) == {"MASTER_ADDR": "gpu003"}
-    assert place({**nodes, "MASTER_ADDR": "head"}, has_scontrol=False) == {}
-    assert place({"MASTER_PORT": "1234"}, has_scontrol=False) == {}
+    nodes = task({"SLURM_NODELIST": "gpu[003-005]"})
+    assert launch.address_to_set(nodes, has_scontrol=False) == {"MASTER_ADDR": "gpu003"}
+    assert launch.address_to_set(nodes, has_scontrol=True) == {}
+    assert launch.address_to_set({**nodes, "MASTER_ADDR": "head"}, has_scontrol=False) == {}
+    assert launch.address_to_set(TASK, has_scontrol=False) == {}
+
+
+def test_the_ports_of_a_step_are_its_own():
+    """Its own port, where 29500 is taken, and those on which rank 0 answers: all tasks make the same ones."""
+    steps = [slurm.Step(job, step, 0) for job in range(4700, 4720) for step in range(5)]
+    ports = [port for step in steps for port in (slurm.port(*step), *slurm.beacon_ports(step))]
+    assert len(ports) == len(set(ports)) == 400
+    assert min(ports) >= slurm.FIRST_PORT and max(ports) <= slurm.LAST_PORT < 29500

@@ -95,7 +95,7 @@ EACH = """
     print(json.dumps({"results": [call(*case) for case in json.loads(sys.argv[1])]}))
     """
 
-SLURM = task(1, 4711, MASTER_ADDR="127.0.0.1")
+SLURM = task(1, 4711, MASTER_ADDR="127.0.0.1", MASTER_PORT="29501")  # or it would wait for rank 0
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 MPI = {
     f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_RANK", "1"))
@@ -212,6 +212,7 @@ def test_tasks_of_srun_meet_where_the_default_port_is_taken(start, release, defa
     """Upstream: mmcv's ranks go to ports of their own, mmengine's first one fails and the other waits."""
     job = job_with_a_free_port()
     with socket.socket(socket.AF_INET6) as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the test before this one
         try:
             other.bind(("::", default_port))
             other.listen(20)
@@ -232,7 +233,8 @@ def test_tasks_of_srun_meet_where_the_default_port_is_taken(start, release, defa
             process.wait_for("calling", 60)
         results = [process.wait(8) for process in upstreams]
     assert {answer["total"] for answer in answers} == {2.0}
-    assert {answer["port"] for answer in answers} == {str(slurm.port(job, 0, 0))}
+    (port,) = {answer["port"] for answer in answers}
+    assert port != str(default_port)
     assert [answer["device"] for answer in answers] == [0, 1]
     assert not any(result.answers for result in results)
     assert any(result.timed_out for result in results), results
@@ -245,7 +247,7 @@ DOORS = {
 
 
 @pytest.mark.release(name=RELEASES[0])
-def test_srun_with_the_command_before_python(start, processes):
+def test_srun_with_the_command_before_python(start, processes, default_port):
     """`srun ddp-patches run -- python train.py`: no launcher, and a program that does not import us."""
     job = job_with_a_free_port()
     for door, (command, launcher) in DOORS.items():
@@ -259,7 +261,9 @@ def test_srun_with_the_command_before_python(start, processes):
             running.append(processes.start(run, environ, door + str(rank)))
         results = [process.wait(100).check() for process in running]
         assert [result.answer["total"] for result in results] == [2.0, 2.0]
-        assert {result.answer["port"] for result in results} == {str(slurm.port(job, 0, 0))}
+        (port,) = {int(result.answer["port"]) for result in results}
         # Where --from-slurm has chosen the port, nothing is left to choose.
-        assert ("tasks of this Slurm step meet on port" in results[0].stderr) == (door == "run")
+        assert door == "run" or port == slurm.port(job, 0, 0)
+        said = "tasks of this Slurm step meet on port" in results[0].stderr
+        assert said == (door == "run" and port != default_port)  # which somebody else may have
         assert "tasks of this Slurm step" not in results[1].stderr

@@ -96,6 +96,30 @@ class Nodes:
         return ["ip", "netns", "exec", self.names[node], *_UNSHARE, sys.executable, main, HOSTS[node]]
 
 
+class Loopback:
+    """A namespace with a loopback interface and nothing else: every port in there is free."""
+
+    def __init__(self) -> None:
+        """Raises CalledProcessError where this is not permitted, and FileNotFoundError without `ip`."""
+        _remove_left_overs()
+        self._name = "%s-%d-%s" % (_PREFIX, os.getpid(), uuid.uuid4().hex[:8])
+        _ip("netns", "add", self._name)
+        try:
+            _ip("-n", self._name, "link", "set", "lo", "up")
+            _ip("netns", "exec", self._name, "true")
+        except BaseException:
+            self.remove()
+            raise
+
+    def command(self, *command: object) -> list[object]:
+        """What runs a command in there."""
+        return ["ip", "netns", "exec", self._name, *command]
+
+    def remove(self) -> None:
+        """Once more does no harm."""
+        subprocess.run(["ip", "netns", "delete", self._name], stderr=subprocess.DEVNULL, check=False)
+
+
 def why_not() -> str:
     """Why there can be no two nodes on this machine; empty if there can."""
     for tool in ("ip", "unshare"):

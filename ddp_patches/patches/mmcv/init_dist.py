@@ -4,8 +4,8 @@ Timeout. Upstream hands on a timedelta and nothing else, and its Slurm launcher 
 takes seconds, a duration ("2h") or a timedelta, with every launcher.
 
 Slurm. Each task looks whether port 29500 is free on its own node, and picks another one at random where
-it is not, as when rank 0 has just taken it: then the tasks never meet. Here it is a port made of the
-job's number, unless ``port`` or MASTER_PORT says another.
+it is not, as when rank 0 has just taken it: then the tasks never meet. Here rank 0 alone looks, and tells
+the others which port it is, unless ``port`` or MASTER_PORT says one. See ``runtime.step_port``.
 
 Device. The rank's number on its node, where upstream divides the global one by the number of devices
 and takes the remainder: wrong where nodes have different numbers of ranks.
@@ -26,7 +26,7 @@ TARGET = "mmcv.runner.dist_utils:init_dist"
 PATCH = patch(
     ID,
     package="mmcv",
-    summary="timeout in any form, a port for each Slurm job, the device by the rank's number on its node",
+    summary="timeout in any form, one port for all Slurm tasks, the device by the rank's number on its node",
     why="where port 29500 is taken each rank picks another one and the job never meets",
     upstream="https://github.com/open-mmlab/mmcv/blob/1.x/mmcv/runner/dist_utils.py",
     since="0.1.0",

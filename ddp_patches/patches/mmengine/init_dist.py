@@ -5,7 +5,8 @@ round, and up to 0.7 at least the Slurm launcher takes none at all. Here each ta
 ("2h") or a timedelta, with every launcher.
 
 Slurm. Every job meets on port 29500 of its first node: the second one there fails, or joins the first.
-Here it is a port made of the job's number, unless ``port`` or MASTER_PORT says another.
+Here that one meets on another port, and rank 0 tells the others on which, unless ``port`` or MASTER_PORT
+says one. See ``runtime.step_port``.
 
 Device. The rank's number on its node, where releases up to 0.7.0 use the global one. A task that is shown
 its own GPUs alone (``--gpus-per-task=1``) has no device of that number; here it takes its own.
@@ -27,7 +28,7 @@ TARGET = "mmengine.dist.utils:init_dist"
 PATCH = patch(
     ID,
     package="mmengine",
-    summary="timeout in any form, a port for each Slurm job, the device by the rank's number on its node",
+    summary="timeout in any form, a free port for Slurm jobs, the device by the rank's number on its node",
     why="two jobs of a node share port 29500; a task asks for a device that it is not shown",
     upstream="https://github.com/open-mmlab/mmengine/issues/873",
     since="0.1.0",
