@@ -27,6 +27,7 @@ from .stall.post import Post, parse
 _LOOK_SECONDS, _SIGN_SECONDS = 1.0, 5.0
 # To the first sign: the monitors of a node with many ranks ask for news less often, 0.75 s for each of them.
 _FIRST_SIGN_SECONDS, _MORE_FOR_EACH = 15.0, 0.75
+_RECORDS_SECONDS = 5.0  # from the beginning of the job
 _WAITED_SECONDS = 10.0  # in one collective, at the end of the program of another rank
 _STORE_SECONDS = 5.0  # the store is in this process
 _HOST_WAITS = "exit/host_waits"
@@ -109,11 +110,18 @@ class ExitWait:
             self._job.channel.call(self._announce, _STORE_SECONDS)
             while not hurry.is_set():
                 self._job.channel.call(self._look, _STORE_SECONDS)
-                if not self._peers or not self._has_reason():
+                if not (self._has_reason() if self._peers else self._is_young()):
                     return
                 hurry.wait(_LOOK_SECONDS)
         except ChannelError as error:
             console.logger().debug("the wait for other ranks has ended: %s", error)
+
+    def _is_young(self) -> bool:
+        """Whether ranks may not have published their records yet."""
+        return (
+            len(self._job.peers()) < self._job.world_size
+            and time.monotonic() - self._job.began < _RECORDS_SECONDS
+        )
 
     def _announce(self, client: Client) -> None:
         self._job.collect(client)
@@ -125,7 +133,7 @@ class ExitWait:
         now, known = time.monotonic(), self._job.peers()
         if len(known) == self._job.world_size and rounds.count_left(client) >= self._job.world_size:
             self._peers = {}
-        elif now - self._looked_at >= _SIGN_SECONDS:
+        elif now - self._looked_at >= _SIGN_SECONDS or self._is_young():
             self._looked_at = now
             if len(known) < self._job.world_size:
                 known = self._job.collect(client)

@@ -42,6 +42,7 @@ class Job:
         """
         self.rank = rank
         self.world_size = world_size
+        self.began = time.monotonic()
         self.pid = os.getpid()
         self.record: records.Record = {}
         self.generation = ""  # until it is known

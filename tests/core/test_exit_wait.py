@@ -78,6 +78,7 @@ class Job:
 
     def __init__(self, client):
         self.channel = Channel(client)
+        self.began = time.monotonic()
 
     def collect(self, client):
         return self.peers()
@@ -116,6 +117,24 @@ def test_it_can_be_ended(monkeypatch, end):
     client.add = add
     wait(client, hurry)
     assert len(looks) == 20 and not lines
+
+
+@pytest.mark.parametrize("age", [0.0, 60.0])
+def test_a_rank_without_a_record_may_be_about_to_publish_it(monkeypatch, age):
+    """As long as the job is young; an older one has ranks without ddp_patches."""
+    monkeypatch.setattr(exit_wait, "_LOOK_SECONDS", 0.01)
+    job = Job(Client())
+    everybody, job.began = job.peers(), time.monotonic() - age
+    looks = []
+
+    def collect(client):
+        looks.append(len(looks))
+        return everybody if len(looks) == 3 else {0: everybody[0]}
+
+    job.collect, job.peers = collect, lambda: {0: everybody[0]}
+    monkeypatch.setattr(exit_wait.ExitWait, "_has_reason", lambda self: False)
+    exit_wait.ExitWait(job, {}).until_nobody_works(threading.Event())
+    assert len(looks) == (3 if age == 0.0 else 2)
 
 
 def test_progress_is_told_after_a_minute_with_the_end_of_the_wait(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import random
@@ -18,15 +19,17 @@ Program = Union[str, pathlib.Path]
 
 
 # Below Linux's range for outgoing connections (32768 and up): a port from there may be another connection's
-# by the time the ranks have come. Each process of pytest-xdist draws from a share of its own.
-_PORTS = range(30000, 32768)
-_WORKERS = 16
+# by the time the ranks have come. Each process of pytest-xdist has a share of its own, and draws all of it
+# before it draws a port again.
+_PORTS, _WORKERS = range(30000, 32768), 16
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
+_SHARE = random.sample(_PORTS[_WORKER::_WORKERS], len(_PORTS) // _WORKERS)
+_next_ports = itertools.cycle(_SHARE)
 
 
 def free_port() -> int:
     """A TCP port of the loopback interface that nobody listens on, and that nobody else will soon get."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
-    for port in random.sample(_PORTS[worker::_WORKERS], len(_PORTS) // _WORKERS):
+    for port in itertools.islice(_next_ports, len(_SHARE)):
         with socket.socket() as listener:
             try:
                 listener.bind(("127.0.0.1", port))
