@@ -9,13 +9,16 @@ import time
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from ddp_patches import propagation
 from support import environment, nodes
 
 STANDIN = environment.TESTS / "standins" / "rank_zero_first"
 LIMIT_SECONDS = 90
+RELEASE = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+# With a cable that is cut the ranks end there as well, or abort, but their launchers ask each other's store.
+LAUNCHERS_HANG = pytest.mark.skipif(RELEASE < (1, 13), reason="torch's own launchers wait for each other")
 HERE = object()  # among a program's arguments: the job's folder
 
 
@@ -224,6 +227,7 @@ CUT = BLOCK + """
     """  # fmt: skip
 
 
+@LAUNCHERS_HANG
 @pytest.mark.matrix
 @pytest.mark.parametrize(("node", "timeout"), [(1, "2h"), (0, "2h"), (1, "keep")])
 def test_a_cable_that_is_cut_while_ranks_wait_costs_the_groups_own_limit(start, node, timeout):
@@ -246,6 +250,7 @@ def test_a_cable_that_is_cut_while_ranks_wait_costs_the_groups_own_limit(start, 
     assert "No other rank can be asked, and the process group's own limit of 20s has passed." in without
 
 
+@LAUNCHERS_HANG
 @pytest.mark.matrix
 def test_a_cable_that_is_cut_in_a_block_leaves_the_plain_barrier(start):
     """The node without the store is not kept for the 24 hours that a living leader has."""
