@@ -5,18 +5,19 @@ What ranks do not share here they share in all other tests: `/proc`, the loopbac
 
 from __future__ import annotations
 
+import importlib.metadata
 import time
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 from ddp_patches import propagation
 from support import environment, nodes
 
 STANDIN = environment.TESTS / "standins" / "rank_zero_first"
 LIMIT_SECONDS = 90
-RELEASE = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+RELEASE = tuple(int(part) for part in importlib.metadata.version("torch").split("+")[0].split(".")[:2])
 # With a cable that is cut the ranks end there as well, or abort, but their launchers ask each other's store.
 LAUNCHERS_HANG = pytest.mark.skipif(RELEASE < (1, 13), reason="torch's own launchers wait for each other")
 HERE = object()  # among a program's arguments: the job's folder
