@@ -63,17 +63,19 @@ class _Closer:
         """The main thread has ended; the steps come when the user's threads have ended as well."""
         self._main_has_ended.set()
 
-    def finish(self) -> None:
-        """Have the steps done, within ``exit_timeout`` or for as long as a step has asked for."""
+    def finish(self, heard: Callable[[], bool]) -> None:
+        """Have the steps done, within ``exit_timeout`` or for as long as a step has asked for.
+
+        ``heard()``: whether a signal has come since it was called last.
+        """
         self._main_has_ended.set()
         self._begin.set()
-        with _signals() as heard:
-            try:
-                self._wait_until_done(heard)
-            except BaseException:  # Ctrl-C, or a handler of the program's that raises
-                self.hurry.set()
-                self._wait_until_done(heard)
-                raise
+        try:
+            self._wait_until_done(heard)
+        except BaseException:  # Ctrl-C, or a handler of the program's that raises
+            self.hurry.set()
+            self._wait_until_done(heard)
+            raise
         if not self._done.is_set():
             console.warn(
                 "%s did not end within %s (setting exit_timeout); the process goes on to exit"
@@ -175,14 +177,16 @@ def with_a_bound_of_its_own(seconds: float) -> Iterator[threading.Event]:
 
 def _shutdown_and_close() -> None:
     assert _shutdown is not None
-    if _closer is not None and _closer.pid == os.getpid():
-        _closer.expect()
-    try:
+    closer = _closer if _closer is not None and _closer.pid == os.getpid() else None
+    if closer is None:
         _shutdown()
-    except BaseException:  # Ctrl-C while it waits for the user's threads
-        if _closer is not None:
-            _closer.hurry.set()
-        raise
-    finally:
-        if _closer is not None and _closer.pid == os.getpid():
-            _closer.finish()
+        return
+    closer.expect()
+    with _signals() as heard:
+        try:
+            _shutdown()  # since Python 3.13 it prints a Ctrl-C that comes while it waits, and waits on
+        except BaseException:
+            closer.hurry.set()
+            raise
+        finally:
+            closer.finish(heard)
