@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sys
 import textwrap
 import time
 
 import pytest
 
 pytest.importorskip("torch")
+
+from ddp_patches import propagation
+from support import environment, ranks
+
+STANDIN = environment.TESTS / "standins" / "rank_zero_first"
 
 # Rank 0's program ends at once. Rank 1 works on, and needs the store in the end.
 JOB = """
@@ -54,6 +60,16 @@ def test_the_host_of_the_store_stays_for_a_rank_that_works(jobs):
     without.running[0].wait(100).check()
     result = without.running[1].wait(100)
     assert result.returncode and "needed" not in result.stdout
+
+
+def test_ranks_of_mp_spawn(jobs):
+    """Rank 0 is a child there, which ends past `atexit`; it hosts the store all the same."""
+    folder = jobs.folder("job")
+    environ = environment.clean(folder, STANDIN, **ranks.variables(0, 2, ranks.free_port()))
+    propagation.arm(environ)
+    command = [sys.executable, STANDIN / "spawning.py", ranks.script(folder, JOB), "works", 6]
+    result = jobs.processes("job").run(command, environ, 100).check()
+    assert [answer["needed"] for answer in result.answers if "needed" in answer] == ["yes"], result
 
 
 def test_the_host_of_the_store_does_not_wait_longer_than_it_has_to(jobs):

@@ -1,4 +1,4 @@
-"""Runs a program as three ranks of `torch.multiprocessing.spawn`: `spawning.py PROGRAM ARGUMENT…`."""
+"""Runs a program as WORLD_SIZE ranks of `torch.multiprocessing.spawn`: `spawning.py PROGRAM ARGUMENT…`."""
 
 import os
 import runpy
@@ -14,4 +14,4 @@ def child(rank, program):
 
 if __name__ == "__main__":
     program = sys.argv.pop(1)
-    torch.multiprocessing.spawn(child, (program,), nprocs=3)
+    torch.multiprocessing.spawn(child, (program,), nprocs=int(os.environ["WORLD_SIZE"]))
