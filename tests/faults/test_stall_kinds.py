@@ -110,7 +110,7 @@ CHAINS = [
     ["loader-fork", "lock", "again", "batches"],
     ["loader-forkserver", "subgroup", "leaves"],
 ]
-EVERYDAY = [("torchrun", 0, 1), ("spawn", 1, 2)]
+EVERYDAY = [("torchrun", 0, 1)]
 
 
 def chains():

@@ -95,6 +95,7 @@ exit ${worst:-0}
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.release(name="mmdet/2.28.2")
 def test_tasks_of_srun(processes):
     """`srun ddp-patches run -- python tools/train.py CONFIG --launcher slurm`: each task arms itself."""
