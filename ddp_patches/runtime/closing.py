@@ -37,6 +37,8 @@ class _Closer:
         self.steps: List[Tuple[str, Step]] = []
         self.hurry = threading.Event()  # a signal has come
         self.until = 0.0  # a step has asked for so long
+        self.first: List[Step] = []
+        self._finishing_at = self._hurried_at = 0.0
         self._main_has_ended = threading.Event()
         self._begin, self._done = threading.Event(), threading.Event()
         self._doing = ""
@@ -45,22 +47,24 @@ class _Closer:
     def _run(self) -> None:
         self._main_has_ended.wait()
         if not self._begin.wait(_THREADS_SECONDS):
-            _name_threads()
+            _quietly("naming threads", _name_threads)
         self._begin.wait()
         self._do_steps()
         self._done.set()
 
     def _do_steps(self) -> None:
-        while self.steps:  # a step may take others back
-            name, step = self.steps.pop()
-            self._doing = name
+        while True:
             try:
-                step()
-            except Exception as error:  # the process is ending: its exit code is not ours to change
-                console.logger().debug("%s at exit: %r", name, error)
+                name, step = self.steps.pop()  # a step may take others back
+            except IndexError:
+                return
+            self._doing = name
+            _quietly(name, step)
 
     def expect(self) -> None:
         """The main thread has ended; the steps come when the user's threads have ended as well."""
+        for callback in self.first:
+            _quietly("a look around", callback)
         self._main_has_ended.set()
 
     def finish(self, heard: Callable[[], bool]) -> None:
@@ -70,29 +74,46 @@ class _Closer:
         """
         self._main_has_ended.set()
         self._begin.set()
-        try:
-            self._wait_until_done(heard)
-        except BaseException:  # Ctrl-C, or a handler of the program's that raises
-            self.hurry.set()
-            self._wait_until_done(heard)
-            raise
+        self._finishing_at = time.monotonic()
+        raised = None
+        while True:
+            try:
+                self._wait_until_done(heard)
+                break
+            except KeyboardInterrupt:  # of our own wait: the program itself has come to its end
+                self.hurry.set()
+            except BaseException as error:  # of a handler of the program's
+                self.hurry.set()
+                raised = error
         if not self._done.is_set():
             console.warn(
                 "%s did not end within %s (setting exit_timeout); the process goes on to exit"
                 % (self._doing, settings.format_duration(settings.current().exit_timeout))
             )
             self._do_steps()  # a thread that is inside the store would abort the process
+        if raised is not None:
+            raise raised
 
     def _wait_until_done(self, heard: Callable[[], bool]) -> None:
-        bound, hurried = settings.current().exit_timeout, False
-        deadline = time.monotonic() + bound
+        bound = settings.current().exit_timeout
         while not self._done.wait(min(_TICK_SECONDS, bound)):
             if heard():
                 self.hurry.set()
-            if self.hurry.is_set() and not hurried:
-                hurried, deadline = True, time.monotonic() + bound
-            if time.monotonic() >= (deadline if hurried else max(deadline, self.until + bound)):
+            now = time.monotonic()
+            if self.hurry.is_set():
+                self._hurried_at = self._hurried_at or now
+                deadline = self._hurried_at + bound
+            else:
+                deadline = max(self._finishing_at, self.until) + bound
+            if now >= deadline:
                 return
+
+
+def _quietly(name: str, step: Step) -> None:
+    try:
+        step()
+    except Exception as error:  # the process is ending: its exit code is not ours to change
+        console.logger().debug("%s at exit: %r", name, error)
 
 
 @contextlib.contextmanager
@@ -101,9 +122,14 @@ def _signals() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    reader, writer = socket.socketpair()
-    reader.setblocking(False)
-    writer.setblocking(False)
+    try:
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    except (OSError, ValueError):  # the program may have ended for want of file descriptors
+        yield lambda: False
+        return
 
     def heard() -> bool:
         try:
@@ -111,11 +137,11 @@ def _signals() -> Iterator[Callable[[], bool]]:
         except BlockingIOError:
             return False
 
-    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
         yield heard
     finally:
-        signal.set_wakeup_fd(before)
+        with contextlib.suppress(OSError, ValueError):  # the one before may be closed by now
+            signal.set_wakeup_fd(before)
         reader.close()
         writer.close()
 
@@ -141,10 +167,11 @@ _closer: Optional[_Closer] = None
 _shutdown: Optional[Callable[[], None]] = None  # the interpreter's own
 
 
-def at_end(name: str, step: Step) -> Callable[[], None]:
+def at_end(name: str, step: Step, first: Optional[Step] = None) -> Callable[[], None]:
     """Have ``step`` done when the process ends, last added first; returns what takes it back.
 
-    ``step`` runs on a thread of ours, once all of the user's non-daemon threads have ended.
+    ``step`` runs on a thread of ours, once all of the user's non-daemon threads have ended; ``first``
+    on the main thread, when its program has ended.
     """
     global _closer, _shutdown
     if _closer is None or _closer.pid != os.getpid():
@@ -154,11 +181,16 @@ def at_end(name: str, step: Step) -> Callable[[], None]:
         threading._shutdown = _shutdown_and_close  # type: ignore[attr-defined]
     entry = (name, step)
     steps = _closer.steps
+    looks = _closer.first
     steps.append(entry)
+    if first is not None:
+        looks.append(first)
 
     def take_back() -> None:
         if entry in steps:
             steps.remove(entry)
+        if first in looks:
+            looks.remove(first)
 
     return take_back
 

@@ -9,18 +9,19 @@ and, for the launcher of this node and for the time after the store, in a folder
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import socket
 import sys
 import time
 import traceback
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from .. import console, settings
 from . import failure_folder, identity, job, news, progress, stacks, verdict
 from .client import ChannelError, Client
-from .stall import neighbours, rounds
+from .stall import neighbours, rounds, standing
 
 _STORE_SECONDS = 2.0
 _GONE_SECONDS = 1.0  # from the end of a process's connections until its pid is free
@@ -122,7 +123,7 @@ def _report(error: BaseException) -> None:
     if earliest is None or (earliest.rank, earliest.pid) == (own.rank, own.pid):
         # Torch's errors of broken connections are all of this type.
         if running is not None and isinstance(error, RuntimeError):
-            _say_who_is_gone(running)
+            _say_who_is_gone(running, error)
         return
     failure_folder.note_first(earliest.dump())
     console.warn("%s\nWhat follows on this rank is a consequence of that." % earliest.sentence())
@@ -136,19 +137,30 @@ def _verdict(running: job.Job) -> str:
     return found
 
 
-def _say_who_is_gone(running: job.Job) -> None:
+def _say_who_is_gone(running: job.Job, error: BaseException) -> None:
     """A rank that was killed, or that has ended without an exception, has told nobody."""
     deadline = time.monotonic() + _GONE_SECONDS
-    running.channel.call(running.collect, _STORE_SECONDS)
+    _asked(running, running.collect)
+    # Who has come to a good end is no reason for an error that has nothing to do with others.
+    waited = standing.classify(stacks.error_places(error)).kind in standing.WAITS
     while True:
         gone = neighbours.gone(running)
-        left = running.channel.call(lambda client: _left(running, client), _STORE_SECONDS)
+        left = _asked(running, functools.partial(_left, running)) if waited else None
         if gone or left or time.monotonic() > deadline:
             break
         time.sleep(0.05)
+    left = left or []
     said = ["Rank %d %s" % (rank, _how_gone(running, rank, gone, left)) for rank in sorted({*gone, *left})]
     if said:
         console.warn("%s\nWhat follows on this rank is probably a consequence of that." % " ".join(said))
+
+
+def _asked(running: job.Job, task: Callable[[Client], Any]) -> Any:
+    """What the store says; None where it has ended, as with a rank 0 that was killed."""
+    try:
+        return running.channel.call(task, _STORE_SECONDS)
+    except ChannelError:
+        return None
 
 
 def _left(running: job.Job, client: Client) -> List[int]:
@@ -160,7 +172,7 @@ def _left(running: job.Job, client: Client) -> List[int]:
 
 def _how_gone(running: job.Job, rank: int, gone: Dict[int, str], left: List[int]) -> str:
     if rank not in gone:  # its process takes a while to end, or is on another node
-        return "is gone (%s): it has come to the end of its program." % progress.host_and_pid(running, rank)
+        return "(%s) has come to the end of its program." % progress.host_and_pid(running, rank)
     return gone[rank] + (
         ", after it had come to the end of its program." if rank in left else ", without a word."
     )

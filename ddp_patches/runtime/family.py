@@ -60,14 +60,27 @@ def of_launcher(launcher: int) -> List[Process]:
     return found
 
 
-def started_by(children: Iterable[int]) -> List[Process]:
-    """What these children of this process have started, without themselves and without sessions of their own.
+def workers_of(children: Iterable[int]) -> List[Process]:
+    """The processes of the same program that these children of this process have started: loader workers.
 
-    A number that is no longer one of its children has been given to somebody else.
+    Another program (an upload, a converter) may finish by itself. A number that is no longer one of the
+    children has been given to somebody else.
     """
     table, this = _table(), os.getpid()
     own = [(pid, table[pid]) for pid in children if pid in table and table[pid][0] == this]
-    return [found for pid, (_, session, _) in own for found in _below(pid, session, table)]
+    return [
+        found
+        for pid, (_, session, _) in own
+        for found in _below(pid, session, table)
+        if _program(found.pid) == _program(pid) != ""
+    ]
+
+
+def _program(pid: int) -> str:
+    try:
+        return os.readlink("/proc/%d/exe" % pid)
+    except OSError:  # it has ended, or is somebody else's
+        return ""
 
 
 def end(processes: Sequence[Process], patience: float) -> List[Process]:

@@ -92,9 +92,14 @@ def launcher(environ: Mapping[str, str]) -> str:
     return "environment"
 
 
-def launcher_hosts_store(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun does: nearly always, but on releases before 2.4 not with its rendezvous ``c10d``."""
-    return launcher(environ) == "torchrun" and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "False"
+def launcher_hosts_store(environ: Mapping[str, str], port: int) -> bool:
+    """Whether torchrun hosts the store at ``port``.
+
+    Nearly always. Not on releases before 2.4 with its rendezvous ``c10d``, nor where the program names a
+    port of its own.
+    """
+    agents = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return launcher(environ) == "torchrun" and agents and environ.get("MASTER_PORT") == str(port)
 
 
 def run_id(environ: Mapping[str, str]) -> str:

@@ -81,7 +81,7 @@ class Job:
 
     def hosts_store(self) -> bool:
         """Whether the store ends with this process."""
-        return self.rank == 0 and not identity.launcher_hosts_store(os.environ)
+        return self.rank == 0 and not identity.launcher_hosts_store(os.environ, self.channel.address[1])
 
     def publish(self, record: records.Record) -> None:
         """Hand this rank's record to the others; a later one replaces it."""

@@ -130,6 +130,47 @@ def test_a_step_that_exceeds_its_own_bound_is_left_behind():
     assert result.out.splitlines() == STEPS and "the long one did not end" in result.err
 
 
+@pytest.mark.parametrize("presses", [1, 3])
+def test_ctrl_c_while_a_step_hangs_leaves_no_step_undone(presses):
+    """The program had come to a good end, and its exit code says so."""
+    body = """
+import signal
+closing.at_end("the long one", lambda: time.sleep(60))
+def press():
+    for _ in range(%d):
+        time.sleep(0.4)
+        os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press, daemon=True).start()
+"""
+    result = run(body % presses, DDP_PATCHES_EXIT_TIMEOUT="1")
+    assert (result.code, result.out.splitlines()) == (0, STEPS)
+    assert "the long one did not end within 1s" in result.err
+
+
+def test_a_program_without_a_free_file_descriptor():
+    body = """
+import resource
+earlier = threading.Thread(target=int)  # the first end of a thread loads a library
+earlier.start()
+earlier.join()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+threading.Thread(target=lambda: (time.sleep(0.3), line("user"))).start()
+"""
+    result = run(body)
+    assert (result.code, result.out.splitlines()) == (0, ["user", *STEPS])
+
+
+def test_a_look_is_taken_on_the_main_thread_when_its_program_has_ended():
+    body = """
+def look():
+    line("main" if threading.current_thread() is threading.main_thread() else "another")
+closing.at_end("x", lambda: line("step"), look)
+closing.at_end("y", lambda: None, lambda: line("never"))()
+threading.Thread(target=lambda: (time.sleep(0.3), line("user"))).start()
+"""
+    assert run(body).out.splitlines() == ["main", "user", "step", *STEPS]
+
+
 def test_a_step_may_take_another_one_back():
     body = """
 take_back = closing.at_end("taken back", lambda: line("never"))

@@ -6,8 +6,8 @@ stopped, does not come back from a sample or waits until somebody takes its resu
 have inherited the rank's GPUs: until somebody finds and ends them these are taken.
 
 How: before the launcher ends the ranks, what they have started is written down with pid and start time.
-What is left of it when a healthy worker would have noticed is ended. A process that has made a session of
-its own (a logger's service, a daemon) is left alone.
+What is left of it when a healthy worker would have noticed is ended. A process of another program (an
+upload), or with a session of its own (a logger's service), is left alone.
 
 Upstream: https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py
 """
@@ -38,7 +38,7 @@ PATCH = patch(
 
 @PATCH.replaces("torch.distributed.elastic.multiprocessing.api:PContext.close", parameters=("self",))
 def close(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Same arguments, result and errors as upstream's. At most six seconds longer."""
+    """Same arguments, result and errors as upstream's. At most eight seconds longer."""
 
     def replacement(self: Any, *args: Any, **keywords: Any) -> Any:
         nothing: List[Process] = []
@@ -56,7 +56,7 @@ def _started_by_ranks(context: Any) -> List[Process]:
         ranks = context.pids()
     except AssertionError:  # of one that has not started any
         return []
-    return family.started_by(ranks.values())
+    return family.workers_of(ranks.values())
 
 
 def _end(started: List[Process]) -> None:

@@ -20,11 +20,12 @@ Upstream: https://github.com/ultralytics/yolov5/pull/8935, https://github.com/py
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
 import time
-from typing import Any, Callable, Set
+from typing import Any, Callable, List, Set
 
 from ... import settings
 from ...engine import ledger
@@ -130,7 +131,11 @@ def _arm(sockets_before: Set[sockets.Handle]) -> None:
     pid = os.getpid()
     error_before = getattr(sys, "last_value", None)
     backend = dist.get_backend()
-    device = torch.cuda.current_device() if backend == "nccl" else None
+    device: List[int] = []  # of the main thread, which may choose one after it has made the group
+
+    def look() -> None:
+        if backend == "nccl" and torch.cuda.is_initialized():
+            device.append(torch.cuda.current_device())
 
     def destroy() -> None:
         if os.getpid() != pid or not dist.is_initialized():
@@ -138,8 +143,8 @@ def _arm(sockets_before: Set[sockets.Handle]) -> None:
         failed = getattr(sys, "last_value", None) is not error_before
         if failed and backend == "nccl":
             return
-        if device is not None:
-            torch.cuda.set_device(device)
+        if device:
+            torch.cuda.set_device(device[-1])
         running = job.current()
         if running is not None and not failed and exit_wait.is_due(running):
             _outlive_the_others(running, destroy_groups, first=backend == "gloo")
@@ -153,7 +158,7 @@ def _arm(sockets_before: Set[sockets.Handle]) -> None:
         dist.destroy_process_group()  # ours, which lets gloo's threads finish first
         _End.destroyed_by_us = True
 
-    _End.take_back = staticmethod(closing.at_end("destroying the process groups", destroy))
+    _End.take_back = staticmethod(closing.at_end("destroying the process groups", destroy, look))
 
 
 def _user_destroys(group: Any) -> None:
@@ -176,17 +181,20 @@ def _outlive_the_others(host: job.Job, destroy_groups: Callable[[], None], first
     host.take_leave(0.5)
     waiting = exit_wait.ExitWait(host, groups.counters())
     job.set_current(None)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(limits.forget_groups)
+        if not first:
+            stack.callback(destroy_groups)
+        stack.callback(host.close, 2.0, at_exit=True)
+        stack.callback(_wait, waiting)
         if first:
             destroy_groups()
-    finally:
-        with closing.with_a_bound_of_its_own(settings.current().exit_wait) as hurry:
-            waiting.until_nobody_works(hurry)
-        host.close(2.0, at_exit=True)
-    if not first:
-        destroy_groups()
     del store
-    limits.forget_groups()
+
+
+def _wait(waiting: exit_wait.ExitWait) -> None:
+    with closing.with_a_bound_of_its_own(settings.current().exit_wait) as hurry:
+        waiting.until_nobody_works(hurry)
 
 
 def _end_of_job(at_exit: bool = False) -> None:
