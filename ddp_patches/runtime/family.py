@@ -67,13 +67,19 @@ def workers_of(children: Iterable[int]) -> List[Process]:
     children has been given to somebody else.
     """
     table, this = _table(), os.getpid()
-    own = [(pid, table[pid]) for pid in children if pid in table and table[pid][0] == this]
-    return [
-        found
-        for pid, (_, session, _) in own
-        for found in _below(pid, session, table)
-        if _program(found.pid) == _program(pid) != ""
-    ]
+    own = [pid for pid in children if pid in table and table[pid][0] == this]
+    return [found for pid in own for found in _workers(pid, table)]
+
+
+def own_workers() -> List[Process]:
+    """The same of this process."""
+    table = _table()
+    return _workers(os.getpid(), table) if os.getpid() in table else []
+
+
+def _workers(pid: int, table: Dict[int, Tuple[int, int, str]]) -> List[Process]:
+    program = _program(pid)
+    return [found for found in _below(pid, table[pid][1], table) if _program(found.pid) == program != ""]
 
 
 def _program(pid: int) -> str:

@@ -23,7 +23,8 @@ class Watch:
     """A daemon thread. ``needed``: the processes, by what they are to this one.
 
     When one of them is gone this process gets SIGTERM, and after ``exit_timeout`` SIGKILL; so do those that
-    ``mine()`` has named right before. ``tidy()`` is called in any case.
+    ``mine()`` has named right before. What ``before()`` names is ended before anything else: afterwards this
+    process may be gone at once. ``tidy()`` is called in any case.
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class Watch:
         needed: Mapping[str, Process],
         tidy: Callable[[], None],
         mine: Callable[[], Sequence[Process]] = lambda: (),
+        before: Callable[[], Sequence[Process]] = lambda: (),
     ) -> None:
-        self._needed, self._mine, self._tidy = dict(needed), mine, tidy
+        self._needed, self._mine, self._before, self._tidy = dict(needed), mine, before, tidy
         self._pid = os.getpid()
         self._over = threading.Event()
         self._ending = False
@@ -58,6 +60,7 @@ class Watch:
         if os.environ.get("RANK", "0") == "0":  # each rank does the same, for the same reason
             console.warn("%s (pid %d) is gone: this process ends" % (what, process.pid))
         self._tidy()
+        family.end(self._before(), 0.0)
         os.kill(self._pid, signal.SIGTERM)
         if not self._over.wait(settings.current().exit_timeout):
             family.end(self._family, 0.0)

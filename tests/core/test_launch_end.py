@@ -101,9 +101,20 @@ def test_ranks_end_when_the_launcher_is_killed(processes):
     assert launching.files_left(processes.folder) == []
 
 
+WORKER = """
+import subprocess
+if rank == 0:
+    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    print("worker", flush=True)
+time.sleep(600)
+"""
+
+
 def test_ranks_end_when_parent_and_launcher_are_killed_together(processes):
-    running = launch(processes, launching.SLEEP)
+    """With their loader workers, for there is nobody else to end these."""
+    running = launch(processes, WORKER)
     pids = launching.both_ranks_begin(running, LIMIT_SECONDS)
+    running.wait_for("worker", LIMIT_SECONDS)
     launcher = launching.parent_of(pids[0])
     # First stopped, or the launcher might be quicker than we are.
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -111,6 +122,7 @@ def test_ranks_end_when_parent_and_launcher_are_killed_together(processes):
             os.kill(pid, number)
     running.popen.wait(LIMIT_SECONDS)
     assert launching.gone(pids), running.wait(0)
+    assert running.wait(0).leftovers == []
     assert launching.files_left(processes.folder) == []
 
 
@@ -134,14 +146,7 @@ time.sleep(600)
 
 
 def test_a_loader_worker_that_never_ends_goes_with_its_rank(processes):
-    rank_does = """
-import subprocess
-if rank == 0:
-    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
-    print("worker", flush=True)
-time.sleep(600)
-"""
-    running = launch(processes, rank_does)
+    running = launch(processes, WORKER)
     launching.both_ranks_begin(running, LIMIT_SECONDS)
     running.wait_for("worker", LIMIT_SECONDS)
     running.send(signal.SIGTERM)

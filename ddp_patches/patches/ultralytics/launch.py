@@ -25,7 +25,7 @@ from typing import Any, Callable, Mapping, Optional
 from ... import _finder, console, propagation, settings
 from ...engine import ledger
 from ...engine.patch import patch
-from ...runtime import failures, interruption, launched
+from ...runtime import failures, family, interruption, launched
 from ...runtime.watch import Watch
 from . import _parent
 
@@ -148,6 +148,7 @@ def _begin_worker() -> None:
     _watch = Watch(
         {"the process that has launched this training": found.parent, "torch's launcher": found.launcher},
         tidy=lambda: None if found.parent.is_alive() else found.tidy(),
+        before=family.own_workers,
     )
     own = _parent.library()
     if found.library and own != found.library and os.environ.get("LOCAL_RANK") == "0":
