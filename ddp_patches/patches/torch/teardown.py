@@ -193,6 +193,9 @@ def _outlive_the_others(host: job.Job, destroy_groups: Callable[[], None], first
 
 
 def _wait(waiting: exit_wait.ExitWait) -> None:
+    for stream in (sys.stdout, sys.stderr):  # the interpreter writes it out only at its end
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     with closing.with_a_bound_of_its_own(settings.current().exit_wait) as hurry:
         waiting.until_nobody_works(hurry)
 
