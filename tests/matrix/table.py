@@ -31,7 +31,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     order = [cell["name"] for cell in [*releases.cells(), *releases.newest_cells()]]
     passed = [row for row in rows if row["outcome"] == results.PASSED and row["cell"] in order]
     passed.sort(key=lambda row: (order.index(row["cell"]), row["python"]))
-    return HEAD + "".join(_line(row) for row in passed)
+    return HEAD + "".join(dict.fromkeys(_line(row) for row in passed))  # one torch has several cells
 
 
 def _line(row: dict[str, Any]) -> str:
