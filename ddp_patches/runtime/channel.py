@@ -23,6 +23,7 @@ from .client import Address, ChannelError, Client, StoreLost
 
 _KNOCK_SECONDS = 5.0  # one attempt to connect; attempts go on until close()
 _RETRY_SECONDS = 0.5
+_AGAIN_SECONDS = 0.2
 _FORK_PATIENCE_SECONDS = 0.5
 
 Task = Callable[[Client], Any]
@@ -145,12 +146,14 @@ class Channel:
         if self._pid != os.getpid() or self._thread is threading.current_thread():
             return True
         self._thread.join(min(1.0, seconds / 2))
-        client = self._client
-        if self._thread.is_alive() and at_exit:
-            sockets.shut(sockets.connected_to(sockets.opened(), self.address[1]))
-        elif self._thread.is_alive() and client is not None:
-            client.shut()
-        self._thread.join(seconds / 2)
+        deadline = time.monotonic() + seconds / 2
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            client = self._client
+            if at_exit:
+                sockets.shut(sockets.connected_to(sockets.opened(), self.address[1]))
+            elif client is not None:
+                client.shut()
+            self._thread.join(_AGAIN_SECONDS)  # a client that is being connected tries anew
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -14,7 +14,7 @@ from support import environment, ranks
 
 # What a training script does on each rank, as torch's own tutorials write it.
 RANK = """
-    import json, os, sys
+    import json, os, sys, time
     import torch
     import torch.distributed as dist
 
@@ -43,6 +43,7 @@ RANK = """
     })
     sys.stdout.write(answer + "\\n")  # in one piece: both ranks write to the same pipe
     sys.stdout.flush()
+    time.sleep(0.2)  # upstream's ranks abort now and then that destroy right after a collective
     dist.destroy_process_group()
     """
 
