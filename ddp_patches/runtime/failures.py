@@ -171,11 +171,9 @@ def _left(running: job.Job, client: Client) -> List[int]:
 
 
 def _how_gone(running: job.Job, rank: int, gone: Dict[int, str], left: List[int]) -> str:
-    if rank not in gone:  # its process takes a while to end, or is on another node
+    if rank in left:  # its process may take a while to end, or is on another node
         return "(%s) has come to the end of its program." % progress.host_and_pid(running, rank)
-    return gone[rank] + (
-        ", after it had come to the end of its program." if rank in left else ", without a word."
-    )
+    return gone[rank] + ", without a word."
 
 
 def _failure(rank: int, error: BaseException) -> Failure:
