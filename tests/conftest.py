@@ -8,9 +8,13 @@ import pytest
 
 from support.processes import Processes
 
-# A script's `&` starts a program that ignores Ctrl-C, and so does whatever that starts.
+# A script's `&` starts a program that ignores Ctrl-C, nohup one that ignores the end of its terminal, and so
+# does whatever that starts: but what has a handler is back at the default there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda number, frame: None)
 
 
 @pytest.fixture

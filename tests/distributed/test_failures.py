@@ -53,12 +53,11 @@ def launch(jobs, name, launcher, culprit, patched=True):
     program = ranks.script(folder, PROGRAM)
     environ = environ_of(folder, patched)
     if launcher == "torchrun":
-        command = ["-m", "torch.distributed.run", "--nproc_per_node=3", "--master_addr=127.0.0.1"]
-        command += ["--master_port=%d" % ranks.free_port(), program]
+        command = ranks.torchrun_command(3, program, culprit, "ends")
     else:
         environ.update(ranks.variables(0, 3, ranks.free_port()))
-        command = [STANDIN / "spawning.py", program]
-    return processes.start([sys.executable, *command, culprit, "ends"], environ)
+        command = [sys.executable, STANDIN / "spawning.py", program, culprit, "ends"]
+    return processes.start(command, environ)
 
 
 @pytest.mark.upstream_fault("torch.first_error")

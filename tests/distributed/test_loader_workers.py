@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 
@@ -50,11 +49,8 @@ def start(jobs, name, how, skip=""):
     folder = jobs.folder(name)
     environ = environment.clean(folder, STANDIN, DDP_PATCHES_SKIP=skip)
     propagation.arm(environ)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    command += ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
-    return jobs.processes(name).start(
-        [*command, ranks.script(folder, PROGRAM), folder, how], environ, "torchrun"
-    )
+    command = ranks.torchrun_command(2, ranks.script(folder, PROGRAM), folder, how)
+    return jobs.processes(name).start(command, environ, "torchrun")
 
 
 def left_of(running, folder):

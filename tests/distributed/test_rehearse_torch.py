@@ -51,11 +51,9 @@ RANK = """
 def rehearse(processes, tmp_path, *options, arguments=()):
     """`ddp-patches rehearse … -- torchrun`, both ranks' lines on standard output."""
     command = [sys.executable, "-m", "ddp_patches", "rehearse", "-n", "2", *options, "--"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    place = ["--master_addr", "127.0.0.1", "--master_port", str(ranks.free_port())]
-    program = ranks.script(tmp_path, RANK)
+    torchrun = ranks.torchrun_command(2, ranks.script(tmp_path, RANK), *arguments)
     variables = environment.clean(tmp_path, TORCH_DISTRIBUTED_DEBUG="OFF")
-    return processes.run([*command, *torchrun, *place, program, *arguments], variables, limit=150)
+    return processes.run([*command, *torchrun], variables, limit=150)
 
 
 @pytest.mark.parametrize(

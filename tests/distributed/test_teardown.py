@@ -333,9 +333,7 @@ def test_ranks_under_torchrun_end_without_destroying(jobs):
     running = []
     for name in ("a", "b"):
         folder = jobs.folder(name)
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=3"]
-        command += ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
-        command += [ranks.script(folder, PLAIN)]
+        command = ranks.torchrun_command(3, ranks.script(folder, PLAIN))
         environ = environment.clean(folder, RANK_ZERO_FIRST)
         running.append(jobs.processes(name).start(command, environ, name="torchrun"))
     for launcher in running:

@@ -133,9 +133,7 @@ def test_a_leader_stopped_for_20_seconds_and_continued(jobs):
     on = jobs.start("on", STOP, 2, arguments=[jobs.folder("on")], **keep)
     off = jobs.start("off", STOP, 2, arguments=[jobs.folder("off")], patched=False)
     folder = jobs.folder("torchrun")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    command += ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
-    command += [ranks.script(folder, STOP), folder]
+    command = ranks.torchrun_command(2, ranks.script(folder, STOP), folder)
     environ = environment.clean(folder, RANK_ZERO_FIRST, **keep)
     torchrun = jobs.processes("torchrun").start(command, environ)
     stopped = [stop_leader(folder) for folder in (on.folder, off.folder, folder)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import re
-import sys
 
 import pytest
 
@@ -44,10 +43,8 @@ def launch(jobs, name, leaver):
     folder, processes = jobs.folder(name), jobs.processes(name)
     environ = environment.clean(folder, STANDIN)
     propagation.arm(environ)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    command += ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
-    running = processes.start([*command, ranks.script(folder, STEPS), leaver], environ, name="torchrun")
-    return running.wait(LIMIT_SECONDS)
+    command = ranks.torchrun_command(2, ranks.script(folder, STEPS), leaver)
+    return processes.start(command, environ, name="torchrun").wait(LIMIT_SECONDS)
 
 
 MORE = [pytest.param(count, id="%d more" % number, marks=pytest.mark.matrix) for number, count in BATCHES]

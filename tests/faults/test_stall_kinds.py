@@ -58,12 +58,11 @@ class Job:
             self.running = ranks.start(processes, PROGRAM, environ, 3, 1, None, arguments).running
             return
         if launcher == "torchrun":
-            command = ["-m", "torch.distributed.run", "--nproc_per_node=3", "--master_addr=127.0.0.1"]
-            command += ["--master_port=%d" % ranks.free_port(), PROGRAM]
+            command = ranks.torchrun_command(3, PROGRAM, *arguments)
         else:
             environ.update(ranks.variables(0, 3, ranks.free_port()))
-            command = [STANDIN / "spawning.py", PROGRAM]
-        self.running = [processes.start([sys.executable, *command, *arguments], environ)]
+            command = [sys.executable, STANDIN / "spawning.py", PROGRAM, *arguments]
+        self.running = [processes.start(command, environ)]
 
     def lines(self):
         return [line for process in self.running for line in process.stderr().splitlines()]

@@ -34,8 +34,7 @@ def train(processes, layer):
 
 
 def torchrun(command):
-    place = ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
-    return [command[0], "-m", "torch.distributed.run", "--nproc_per_node=2", *place, *command[1:]]
+    return ranks.torchrun_command(2, *command[1:])
 
 
 def rehearse(processes, layer, options, command):

@@ -32,10 +32,10 @@ def configuration(processes, layer, more=""):
 def unarmed_train(processes, layer, configuration, *more):
     """torchrun with train.py, and with a PYTHONPATH that has lost what `rehearse` put there."""
     environ = layers.openmmlab_environment(processes.folder, layer)
-    command = ["env", "PYTHONPATH=" + environ["PYTHONPATH"], sys.executable, "-m", "torch.distributed.run"]
-    command += ["--nproc_per_node=2", "--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port()]
-    command += [detectors.mim(layer) / "tools" / "train.py", configuration, "--launcher", "pytorch", *more]
-    return processes.run([*OURS, "rehearse", "--", *command], environ, limit=LIMIT_SECONDS)
+    program = detectors.mim(layer) / "tools" / "train.py"
+    command = ranks.torchrun_command(2, program, configuration, "--launcher", "pytorch", *more)
+    command = [*OURS, "rehearse", "--", "env", "PYTHONPATH=" + environ["PYTHONPATH"], *command]
+    return processes.run(command, environ, limit=LIMIT_SECONDS)
 
 
 def assert_trained_with_patches(processes, layer, result):

@@ -42,10 +42,9 @@ def variables(folder, *path, **more):
 def torchrun(folder, configuration, *program):
     """`torchrun … train.py` as the user types it."""
     data = dataset.make(folder / "data", train=8, val=4)
-    launcher = ["torch.distributed.run", "--nproc_per_node=2", "--master_port=%d" % ranks.free_port()]
     what = ["--weights=", "--cfg=%s" % configuration, "--data=%s" % data, "--project=%s" % (folder / "runs")]
     how = ["--epochs=1", "--imgsz=64", "--batch-size=4", "--workers=0", "--noplots", "--noautoanchor"]
-    return [sys.executable, "-m", *launcher, *program, *what, *how]
+    return ranks.torchrun_command(2, *program, *what, *how)
 
 
 def distribution(folder, release):

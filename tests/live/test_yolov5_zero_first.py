@@ -80,23 +80,8 @@ def train(processes, name, **variables):
     folder.mkdir()
     program = PROGRAM.replace("import ddp_patches.auto\n", "\n")
     path = ranks.script(checkout(folder), program, "train.py")
-    command = [
-        sys.executable,
-        "-m",
-        "ddp_patches",
-        "run",
-        "--",
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-    ]
-    command += [
-        "--nproc_per_node=2",
-        "--master_port=%d" % ranks.free_port(),
-        path.name,
-        "utils.torch_utils",
-        25,
-    ]
+    torchrun = ranks.torchrun_command(2, path.name, "utils.torch_utils", 25)
+    command = [sys.executable, "-m", "ddp_patches", "run", "--", *torchrun]
     environ = environment.clean(
         folder,
         environment.CPU_VISION,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -71,9 +70,8 @@ def start(processes: Processes, started: str, fault: str, place: str, patched: b
     arguments = [fault, place, OWN_LIMIT_SECONDS]
     if started == "ranks":
         return ranks.start(processes, PROGRAM, environ, 2, arguments=arguments).running
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    command += ["--master_addr=127.0.0.1", "--master_port=%d" % ranks.free_port(), str(PROGRAM)]
-    return [processes.start([*command, *arguments], environ, name="torchrun")]
+    command = ranks.torchrun_command(2, PROGRAM, *arguments)
+    return [processes.start(command, environ, name="torchrun")]
 
 
 def watch(running: List[Running], fault: str, limit: float) -> Outcome:

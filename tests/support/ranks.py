@@ -119,6 +119,16 @@ def run(
     return start(processes, program, environment, count, nodes, each, arguments).wait(limit)
 
 
+def torchrun_command(count: int, program: object, *arguments: object) -> list[object]:
+    """The command that runs `program` on `count` ranks of this machine; its launcher hosts the store.
+
+    `program` may be an option of the launcher's too.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=%d" % count]
+    command += ["--master_addr=127.0.0.1", "--master_port=%d" % free_port()]
+    return [*command, program, *arguments]
+
+
 def torchrun(
     processes: Processes,
     program: Program,
@@ -130,11 +140,9 @@ def torchrun(
     """Run `program` on `count` ranks through `python -m torch.distributed.run` and wait for it."""
     path = script(processes.folder, program)
     logs = processes.folder / "logs"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=%d" % count]
-    command += ["--master_addr=127.0.0.1", "--master_port=%d" % free_port()]
     # 3: standard output and standard error of every rank, into the log folder and to the launcher's own.
-    command += ["--log_dir=%s" % logs, "--redirects=3", "--tee=3", str(path)]
-    return Torchrun(processes.run([*command, *arguments], environment, limit, name="torchrun"), logs)
+    command = torchrun_command(count, "--log_dir=%s" % logs, "--redirects=3", "--tee=3", path, *arguments)
+    return Torchrun(processes.run(command, environment, limit, name="torchrun"), logs)
 
 
 class Torchrun:
