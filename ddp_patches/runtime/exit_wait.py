@@ -99,7 +99,7 @@ class ExitWait:
         self._job = job
         self._counters = counters
         self._began = time.monotonic()
-        self._lines = 0
+        self._lines = progress.Lines()
         self._left = {job.rank}
         self._peers: Dict[int, Peer] = {}  # who may have to be waited for
         self._looked_at = 0.0
@@ -174,10 +174,8 @@ class ExitWait:
         return Limits(first_sign, settings.current().stall_after, self._counters)
 
     def _say_progress(self, seconds: float, working: List[int], longest: float) -> None:
-        if seconds / 60 < progress.minute_of_line(self._lines):
+        if not self._lines.is_due(seconds):
             return
-        while seconds / 60 >= progress.minute_of_line(self._lines):
-            self._lines += 1
         until = time.strftime("%m-%d %H:%M:%S", time.localtime(time.time() + longest - seconds))
         self._say(
             "has stayed %dm for %s. Nothing is wrong: it ends with the last of them, and at %s at the latest "

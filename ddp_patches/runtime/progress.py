@@ -23,6 +23,20 @@ def minute_of_line(number: int) -> int:
     return _LINES_AT_MINUTES[-1] + _THEN_EVERY_MINUTES * (number - len(_LINES_AT_MINUTES) + 1)
 
 
+class Lines:
+    """When the lines of one wait are due. A line that nobody was there to print is left out."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def is_due(self, seconds: float) -> bool:
+        """Whether a line is, after ``seconds`` of the wait; then it counts as printed."""
+        due = seconds / 60 >= minute_of_line(self._count)
+        while seconds / 60 >= minute_of_line(self._count):
+            self._count += 1
+        return due
+
+
 def who(job: Job, rank: int) -> str:
     """``rank 0 (host, pid 4711)``."""
     peer = job.peers().get(rank)
@@ -53,7 +67,7 @@ class Progress:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._began = time.monotonic()
-        self._lines = 0
+        self._lines = Lines()
 
     def is_due(self, missing: Optional[List[int]]) -> bool:
         """Whether this rank should say something now: the first one of its node that waits.
@@ -62,11 +76,8 @@ class Progress:
         knows who else waits, and the first two of a node speak, since the first may be the one
         that is stopped.
         """
-        minutes = (time.monotonic() - self._began) / 60
-        if minutes < minute_of_line(self._lines):
+        if not self._lines.is_due(time.monotonic() - self._began):
             return False
-        while minutes >= minute_of_line(self._lines):
-            self._lines += 1
         own = self._job.record["node"]
         before = [r for r, peer in self._job.peers().items() if r < self._job.rank and peer["node"] == own]
         return len(before) <= 1 if missing is None else all(rank in missing for rank in before)

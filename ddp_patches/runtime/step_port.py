@@ -161,7 +161,7 @@ class Search:
         self._run = identity.run_id(os.environ)
         self._sightings = Sightings()
         self._began = time.monotonic()
-        self._lines = 0
+        self._lines = progress.Lines()
 
     def port(self) -> Optional[int]:
         """The port, None when the limit is over."""
@@ -214,10 +214,8 @@ class Search:
             channel.close(_STORE_SECONDS)
 
     def _say_progress(self, now: float) -> None:
-        minutes = (now - self._began) / 60
-        if minutes >= progress.minute_of_line(self._lines):
-            while minutes >= progress.minute_of_line(self._lines):
-                self._lines += 1
+        if self._lines.is_due(now - self._began):
+            minutes = (now - self._began) / 60
             self._say("has said nothing for %dm: not started yet, or without ddp_patches" % minutes, "")
 
     def _say(self, what: str, then: str) -> None:

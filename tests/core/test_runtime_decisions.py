@@ -160,6 +160,13 @@ def test_how_long_a_rank_that_is_missing_is_waited_for(seconds, leading, outcome
 
 def test_long_waits_print_at_1_2_5_10_and_then_every_30_minutes():
     assert [progress.minute_of_line(number) for number in range(7)] == [1, 2, 5, 10, 40, 70, 100]
+    lines = progress.Lines()
+    assert [minute for minute in range(101) if lines.is_due(60 * minute)] == [1, 2, 5, 10, 40, 70, 100]
+
+
+def test_lines_that_nobody_could_print_are_not_made_up_for():
+    lines = progress.Lines()
+    assert [lines.is_due(60 * minute) for minute in (6, 7, 9, 10, 11)] == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ BLOCK = """
 
 # Arguments: seconds of the group's limit, and of each leader's work.
 WORK = BLOCK + """
+    job.meet(os.getcwd(), "imported")  # the limit is that of the group's first connections too
     job.start(float(sys.argv[1]))
     with torch_distributed_zero_first(job.LOCAL_RANK):
         if job.LOCAL_RANK == 0:

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..records import ranks_phrase
-from .post import Post
+from .post import MOVED_SECONDS, Post
 from .standing import (
     BACKWARD,
     COLLECTIVE,
@@ -28,7 +28,6 @@ from .standing import (
 SLOW, FAILURE = "slow", "failure"
 
 _DEFAULT = "default"
-_MOVED_SECONDS = 5.0
 _STOOD_SECONDS = 2.0  # posts are not taken at the same moment: who has just come may go on at once
 _SHOWN = 4  # ranks, or places, in one sentence
 
@@ -79,7 +78,7 @@ def _is_ahead(post: Post, everybody: Sequence[Post]) -> bool:
 
     Python waits for the GPU in the middle of a line of the user's, which no stack tells.
     """
-    if post.kind not in (ELSEWHERE, GPU) or not post.counts_started_work() or post.idle < _MOVED_SECONDS:
+    if post.kind not in (ELSEWHERE, GPU) or not post.counts_started_work() or post.idle < MOVED_SECONDS:
         return False
     return any(
         count > other.counters.get(name, count)

@@ -24,14 +24,13 @@ from ..client import ChannelError, Client
 from ..job import Job
 from . import acting, build_lock, groups, listeners, loader, neighbours, rounds, standing, worker_stacks
 from .motion import Motion, children_cpu, debugger
-from .post import LONGEST_STACK, Post
+from .post import BUSY, LONGEST_STACK, Post
 from .report import Report
 
 _LOOK_SECONDS = 1.0
 # A node's ranks together ask the store less than twice a second, and none hears later than it must.
 _ASK_SECONDS, _SHORTEST_ASK_SECONDS = 0.75, 1.5  # the first is times the ranks of a node
-_MOVED_SECONDS = 3.0
-_BUSY = 0.2  # of one core
+_MOVED_SECONDS = 3.0  # less than for posts: this rank looks at itself, now
 _TELLING_RANKS = 2  # of a node
 _WARM_COLLECTIVES = 30  # more than DDP's construction and the first steps' set-up take
 _BEFORE_FIRST_STEP = 10 / 3  # times stall_after: 10 minutes with the default of 3
@@ -226,7 +225,7 @@ class Monitor:
             detail = build_lock.detail(frame)
         elif found.kind == standing.LOADER and not quickly:
             detail = loader.worker(frame)
-        elif found.kind == standing.ELSEWHERE and not quickly and cpu < _BUSY and idle > _MOVED_SECONDS:
+        elif found.kind == standing.ELSEWHERE and not quickly and cpu < BUSY and idle > _MOVED_SECONDS:
             cpu += children_cpu()
         return Post(
             self._job.rank, record["host"], self._job.pid, found.kind, found.what, found.sentence(),

@@ -9,9 +9,9 @@ from typing import Mapping, Optional, Sequence
 from . import groups
 from .standing import ELSEWHERE, GPU, LEAVING, WAITS
 
-_BUSY = 0.2  # of one core: the process computes
+BUSY = 0.2  # of one core: the process computes
 _USED = 0.05  # of one core: it does something
-_MOVED_SECONDS = 5.0
+MOVED_SECONDS = 5.0  # the posts of a round are made seconds apart
 LONGEST_STACK = 40  # frames
 _LONGEST_SENTENCE, _LONGEST_LINE = 300, 400  # characters
 _MOST_GROUPS, _MOST_RANKS = 100, 4096
@@ -39,12 +39,12 @@ class Post:
     def computes(self) -> bool:
         """Whether it uses the CPU for work. With NCCL a rank that waits for the GPU does so, too."""
         may_spin = self.kind in WAITS or self.kind == GPU
-        return self.cpu > _BUSY and not (may_spin and self.counts_started_work())
+        return self.cpu > BUSY and not (may_spin and self.counts_started_work())
 
     def moves(self) -> bool:
         """Whether this rank's program goes on somehow. An upload, say, uses little of the CPU."""
         return (
-            self.idle < _MOVED_SECONDS
+            self.idle < MOVED_SECONDS
             or self.computes()
             or (self.kind in (ELSEWHERE, LEAVING) and self.cpu > _USED)
         )
