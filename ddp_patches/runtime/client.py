@@ -54,7 +54,9 @@ class Client:
             timeout=datetime.timedelta(seconds=_CONNECT_SECONDS), wait_for_workers=False,
         )  # fmt: skip
         self._own = self._own_sockets()
-        sockets.keep_alive(self._own, *_KEEPALIVE)
+        # Before torch 2.1 a second one, made after that of the requests, belongs to a thread of torch's which
+        # ends the whole process when it breaks.
+        sockets.keep_alive(set(sorted(self._own)[:1]), *_KEEPALIVE)
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter and return it; 0 reads it. Raises StoreLost, as do the others."""

@@ -19,7 +19,7 @@ STANDIN = environment.TESTS / "standins" / "rank_zero_first"
 LIMIT_SECONDS = 90
 RELEASE = tuple(int(part) for part in importlib.metadata.version("torch").split("+")[0].split(".")[:2])
 # With a cable that is cut the ranks end there as well, or abort, but their launchers ask each other's store.
-LAUNCHERS_HANG = pytest.mark.skipif(RELEASE < (1, 13), reason="torch's own launchers wait for each other")
+LAUNCHERS_HANG = RELEASE < (2, 1)  # torch's own wait for each other when the connection between them is cut
 HERE = object()  # among a program's arguments: the job's folder
 
 
@@ -49,15 +49,23 @@ class Job:
             raise
 
     def wait_for(self, *texts, node=0):
-        """A line of a node's that holds all texts."""
+        """A line of a node's that holds all texts; None: of any node's."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while True:
-            lines = self.running[node].stderr().splitlines()
+            lines = self.lines() if node is None else self.running[node].stderr().splitlines()
             for line in lines:
                 if all(text in line for text in texts):
                     return line
             assert time.monotonic() < deadline, "no line with %s in\n%s" % (texts, "\n".join(lines))
             time.sleep(0.2)
+
+    def wait_for_failure(self):
+        """Until a rank of each node has said that it ends, and both torchruns have ended if they can."""
+        for node in range(2):
+            self.wait_for("this rank ends, since the job stands still", node=node)
+        if not LAUNCHERS_HANG:
+            self.wait((1, 1))
+        assert not self.lines("terminate called")
 
     def release(self, name):
         (self.folder / name).write_text("")
@@ -228,7 +236,6 @@ CUT = BLOCK + """
     """  # fmt: skip
 
 
-@LAUNCHERS_HANG
 @pytest.mark.matrix
 @pytest.mark.parametrize(("node", "timeout"), [(1, "2h"), (0, "2h"), (1, "keep")])
 def test_a_cable_that_is_cut_while_ranks_wait_costs_the_groups_own_limit(start, node, timeout):
@@ -240,10 +247,10 @@ def test_a_cable_that_is_cut_while_ranks_wait_costs_the_groups_own_limit(start, 
     job = start("job", CUT, ["collective", HERE], DDP_PATCHES_STALL_AFTER="4s", DDP_PATCHES_TIMEOUT=timeout)
     job.wait_for("STALL, ", "Rank 3 is missing.")
     job.nodes.cut(node)
-    job.wait((1, 1))
     if timeout == "keep":
-        assert job.lines("Timed out waiting 20000ms")
+        job.wait_for("Timed out waiting 20000ms", node=None)
         return
+    job.wait_for_failure()
     with_store, without = (running.stderr() for running in job.running)
     assert "Rank 2 gives no sign (node-b, pid " in with_store
     assert "No rank moves, and the process group's own limit of 20s has passed" in with_store
@@ -251,7 +258,6 @@ def test_a_cable_that_is_cut_while_ranks_wait_costs_the_groups_own_limit(start, 
     assert "No other rank can be asked, and the process group's own limit of 20s has passed." in without
 
 
-@LAUNCHERS_HANG
 @pytest.mark.matrix
 def test_a_cable_that_is_cut_in_a_block_leaves_the_plain_barrier(start):
     """The node without the store is not kept for the 24 hours that a living leader has."""
@@ -261,6 +267,6 @@ def test_a_cable_that_is_cut_in_a_block_leaves_the_plain_barrier(start):
     job.nodes.cut()
     job.wait_for("go on as upstream, in the plain barrier", node=1)
     job.release("on")
-    job.wait((1, 1))
+    job.wait_for_failure()
     assert "No other rank can be asked" in job.running[1].stderr()
     assert "Rank 2 gives no sign" in job.running[0].stderr()
