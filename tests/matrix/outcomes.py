@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import json
+import os
 import pathlib
 import tempfile
 import xml.etree.ElementTree
@@ -27,7 +28,7 @@ for name in ("torch", "wrapt", "packaging"):
 print(json.dumps(row))
 """
 
-# Of this run, by the name of the cell; a cell that was asked for and whose session did not start has no text.
+# Of this run, by the name of the cell.
 _lines: dict[str, str] = {}
 
 
@@ -37,25 +38,46 @@ def asked_for(cells: list[dict[str, Any]], arguments: Sequence[str]) -> list[dic
     return [cell for cell in cells if not words or any(word in cell["name"] for word in words)]
 
 
-def plan(cells: list[dict[str, Any]], arguments: Sequence[str]) -> None:
-    """Have the cells that are asked for listed at the end, whether or not their sessions start."""
-    _lines.update({cell["name"]: "" for cell in asked_for(cells, arguments)})
+def session_id(python: object, environment: object) -> str:
+    """What stands in the brackets of a session's name."""
+    return "%s, %s" % (python, environment)
 
 
-def print_at_exit() -> None:
-    """Have one line for each cell of this run printed when nox ends."""
-    atexit.register(_print)
+def of_session(cells: list[dict[str, Any]], python: object, environment: object) -> list[dict[str, Any]]:
+    """Those of the cells that run in this environment on this Python."""
+    return [cell for cell in cells if (cell["python"], cell["environment"]) == (python, environment)]
 
 
-def _print() -> None:
+def plan(cells: list[dict[str, Any]]) -> None:
+    """Have these cells listed at the end, whatever keeps them from being run."""
+    for cell in cells:
+        _lines.setdefault(cell["name"], "not run: its session did not come to it")
+
+
+def list_at_exit(sessions: dict[str, list[dict[str, Any]]], arguments: Sequence[str]) -> str:
+    """Have one line for each cell of this run printed when nox ends.
+
+    Returns where nox has to put its report: of a session whose interpreter is missing only nox knows.
+    """
+    descriptor, path = tempfile.mkstemp(suffix=".json")
+    os.close(descriptor)
+    atexit.register(_list, pathlib.Path(path), sessions, arguments)
+    return path
+
+
+def _list(report: pathlib.Path, sessions: dict[str, list[dict[str, Any]]], arguments: Sequence[str]) -> None:
+    written = report.read_text(encoding="utf-8")
+    report.unlink()
+    for session in json.loads(written)["sessions"] if written else []:
+        for cell in asked_for(sessions.get(session["name"], []), arguments):
+            name = "%s(%s)" % (session["name"], session_id(cell["python"], cell["environment"]))
+            if name in session["signatures"] and cell["name"] not in _lines:
+                reason = session.get("reason") or "its session did not start: no Python %s?" % cell["python"]
+                _lines[cell["name"]] = "not run: " + reason
     if _lines:
         print("\nCells:", flush=True)
-    for name, line in _lines.items():
-        print(
-            "  %-24s %s"
-            % (name, line or "not run: its session did not start (no such Python?) or did not end"),
-            flush=True,
-        )
+    for cell_name, line in _lines.items():
+        print("  %-24s %s" % (cell_name, line), flush=True)
 
 
 def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests: Callable[..., None]) -> str:
