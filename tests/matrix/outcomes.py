@@ -81,33 +81,55 @@ def _list(report: pathlib.Path, sessions: dict[str, list[dict[str, Any]]], argum
 
 
 def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests: Callable[..., None]) -> str:
-    """Run one cell, unless there is a problem already; keep and return what came of it. Never raises."""
+    """Run one cell, unless there is a problem already; keep and return what came of it.
+
+    Whatever goes wrong is the outcome of this cell: the next ones are run all the same.
+    """
     row: dict[str, Any] = {"cell": cell["name"], "environment": cell["environment"], "run": cell["run"]}
-    layers = install.layers(session, "-newest" if cell.get("newest") else "")
-    row["date"] = datetime.date.today().isoformat()
-    if not problem:
-        answer = str(session.run("python", "-c", _MACHINE, silent=True))
-        row.update(json.loads(answer.strip().splitlines()[-1]))
-        problem = _install_releases(session, cell, layers, row)
-    if problem:
-        row.update(python=row.get("python", session.python), outcome=results.NOT_RUN, reason=problem)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            report = pathlib.Path(folder, "junit.xml")
-            arguments = [*cell["run"], *_selection(cell), "--junitxml", str(report)]
-            try:
-                run_tests(session, *arguments, TEST_LAYERS=str(layers))
-                row["outcome"] = results.PASSED
-            except nox.command.CommandFailed as error:
-                row.update(outcome=results.FAILED, reason=str(error))
-            row.update(_counts(report))
-    if row["outcome"] == results.PASSED and not row["passed"]:
-        row.update(outcome=results.NOT_RUN, reason="every test was skipped")
-    results.keep(row)
-    table.main()  # at once: a test of the next cell compares what is written with the outcomes
-    passed.main()
+    row.update(date=datetime.date.today().isoformat(), python=session.python, outcome=results.NOT_RUN)
+    try:
+        layers = install.layers(session, "-newest" if cell.get("newest") else "")
+        problem = problem or _prepare(session, cell, layers, row)
+        if problem:
+            row["reason"] = problem
+        else:
+            row["outcome"] = results.FAILED
+            row.update(_run(session, cell, layers, run_tests))
+    except Exception as error:
+        row["reason"] = "%s: %s" % (type(error).__name__, error)
+    try:
+        results.keep(row)
+        table.main()  # at once: a test of the next cell compares what is written with the outcomes
+        passed.main()
+    except Exception as error:
+        row.update(outcome=results.FAILED, reason="its outcome could not be written down: %r" % error)
     _lines[cell["name"]] = _line(row)
     return str(row["outcome"])
+
+
+def _prepare(session: nox.Session, cell: dict[str, Any], layers: pathlib.Path, row: dict[str, Any]) -> str:
+    """Install what the cell needs and note what it runs on; the problem, if there is one."""
+    answer = str(session.run("python", "-c", _MACHINE, silent=True))
+    row.update(json.loads(answer.strip().splitlines()[-1]))
+    return _install_releases(session, cell, layers, row)
+
+
+def _run(
+    session: nox.Session, cell: dict[str, Any], layers: pathlib.Path, run_tests: Callable[..., None]
+) -> dict[str, Any]:
+    """What came of the cell's tests."""
+    found: dict[str, Any] = {"outcome": results.PASSED}
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder, "junit.xml")
+        try:
+            arguments = [*cell["run"], *_selection(cell), "--junitxml", str(report)]
+            run_tests(session, *arguments, TEST_LAYERS=str(layers))
+        except nox.command.CommandFailed as error:
+            found = {"outcome": results.FAILED, "reason": str(error)}
+        found.update(_counts(report))
+    if found["outcome"] == results.PASSED and not found["passed"]:
+        found.update(outcome=results.NOT_RUN, reason="every test was skipped")
+    return found
 
 
 def _line(row: dict[str, Any]) -> str:
