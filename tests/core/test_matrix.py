@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -115,11 +117,35 @@ def test_what_has_not_passed_is_not_in_the_table(outcome):
     assert table.table([row(outcome), row(results.PASSED, cell="no longer listed")]) == table.HEAD
 
 
-def test_an_outcome_replaces_the_one_before_of_the_same_versions(monkeypatch, tmp_path):
+def test_the_last_outcome_on_the_same_versions_counts_and_the_others_are_kept(monkeypatch, tmp_path):
+    """Issue 6: each run of a cell appends its outcome."""
     monkeypatch.setattr(results, "FILE", tmp_path / "results.jsonl")
     assert results.rows() == []
-    for outcome, python in ((results.PASSED, "3.8.1"), (results.PASSED, "3.8.2"), (results.FAILED, "3.8.1")):
-        results.keep(row(outcome, python=python))
-    kept = {(kept["python"], kept["outcome"]) for kept in results.rows()}
-    assert kept == {("3.8.2", results.PASSED), ("3.8.1", results.FAILED)}
-    assert [json.loads(line) for line in results.FILE.read_text().splitlines()] == results.rows()
+    added = [(results.PASSED, "3.8.1"), (results.PASSED, "3.8.2"), (results.FAILED, "3.8.1")]
+    for number, (outcome, python) in enumerate(added):
+        results.keep(row(outcome, python=python, **({"commit": "1234567"} if number else {})))
+    counted = {(kept["python"], kept["outcome"]) for kept in results.rows()}
+    assert counted == {("3.8.2", results.PASSED), ("3.8.1", results.FAILED)}
+    lines = [json.loads(line) for line in results.FILE.read_text().splitlines()]
+    assert [(line["outcome"], line["python"]) for line in lines] == added
+
+
+def test_an_outcome_names_the_commit_that_was_run(monkeypatch, tmp_path):
+    """The outcomes themselves are no change of it: they are written after each cell."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "_WRITTEN", [tmp_path / "results.jsonl"])
+    assert results.commit() == ""
+    for name in ("code.py", "results.jsonl"):
+        (tmp_path / name).write_text("")
+    person = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.invalid"]
+    commit = [*person, "-c", "commit.gpgsign=false", "commit", "-q", "-m", "made up"]
+    for command in (["init", "-q"], ["add", "."], commit):
+        subprocess.run(["git", *command], cwd=str(tmp_path), check=True)
+    name = results.commit()
+    assert len(name) >= 7
+    (tmp_path / "results.jsonl").write_text("an outcome")
+    assert results.commit() == name
+    (tmp_path / "code.py").write_text("a change")
+    assert results.commit() == name + "-dirty"

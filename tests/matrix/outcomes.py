@@ -73,7 +73,9 @@ def _list(report: pathlib.Path, sessions: dict[str, list[dict[str, Any]]], argum
             name = "%s(%s)" % (session["name"], session_id(cell["python"], cell["environment"]))
             if name in session["signatures"] and cell["name"] not in _lines:
                 reason = session.get("reason") or "its session did not start: no Python %s?" % cell["python"]
-                _lines[cell["name"]] = "not run: " + reason
+                row = {**_row(cell), "reason": reason}
+                results.keep(row)
+                _lines[cell["name"]] = _line(row)
     if _lines:
         print("\nCells:", flush=True)
     for cell_name, line in _lines.items():
@@ -85,8 +87,7 @@ def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests
 
     Whatever goes wrong is the outcome of this cell: the next ones are run all the same.
     """
-    row: dict[str, Any] = {"cell": cell["name"], "environment": cell["environment"], "run": cell["run"]}
-    row.update(date=datetime.date.today().isoformat(), python=session.python, outcome=results.NOT_RUN)
+    row = _row(cell)
     try:
         layers = install.layers(session, "-newest" if cell.get("newest") else "")
         problem = problem or _prepare(session, cell, layers, row)
@@ -105,6 +106,14 @@ def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests
         row.update(outcome=results.FAILED, reason="its outcome could not be written down: %r" % error)
     _lines[cell["name"]] = _line(row)
     return str(row["outcome"])
+
+
+def _row(cell: dict[str, Any]) -> dict[str, Any]:
+    """What is known of an outcome before anything of the cell was done: it was not run."""
+    row: dict[str, Any] = {"cell": cell["name"], "environment": cell["environment"], "run": cell["run"]}
+    row.update(date=datetime.date.today().isoformat(), python=cell["python"])
+    commit = results.commit()
+    return {**row, **({"commit": commit} if commit else {}), "outcome": results.NOT_RUN}
 
 
 def _prepare(session: nox.Session, cell: dict[str, Any], layers: pathlib.Path, row: dict[str, Any]) -> str:
