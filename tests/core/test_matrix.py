@@ -69,39 +69,39 @@ def test_what_the_package_calls_tested_is_what_has_passed():
         assert {(entry["package"], version) for version in entry["tested"]} <= with_outcome, entry["id"]
 
 
-def test_a_release_has_passed_when_every_cell_about_it_has(monkeypatch):
+def test_a_release_has_passed_when_every_cell_about_it_has():
     """The cells of one release differ in what they run; the newest form of a fork is nobody's release."""
     kept = []
-    monkeypatch.setattr(results, "rows", lambda: kept)
 
     def keep(outcome, cell, torch="2.13.0+cpu", **frameworks):
         names = {name.replace("_", "-"): version for name, version in frameworks.items()}
         kept.append(row(outcome, cell=cell, frameworks=names, torch=torch))
 
     keep(results.PASSED, "mmcv", mmcv="1.7.2")
-    assert passed.passed()["mmcv"] == []
+    assert passed.passed(kept)["mmcv"] == []
     keep(results.PASSED, "mmdet/2.28.2", mmdet="2.28.2", mmcv="1.7.2")
-    assert passed.passed()["mmcv"] == ["1.7.2"]
-    assert passed.passed()["mmdet"] == []  # mmdet3d's cell has it as well
+    assert passed.passed(kept)["mmcv"] == ["1.7.2"]
+    assert passed.passed(kept)["mmdet"] == []  # mmdet3d's cell has it as well
     keep(
         results.PASSED, "mmdet/onedl", onedl_mmdetection="3.5.1", onedl_mmengine="0.10.12", onedl_mmcv="2.3.6"
     )
     keep(results.PASSED, "newest ultralytics", ultralytics="8.4.190")
-    assert passed.passed()["mmdet"] == ["3.5.1"]
-    assert passed.passed()["mmengine"] == ["0.10.12"]
-    assert (passed.passed()["ultralytics"], passed.passed()["torch"]) == ([], [])
+    assert passed.passed(kept)["mmdet"] == ["3.5.1"]
+    assert passed.passed(kept)["mmengine"] == ["0.10.12"]
+    assert (passed.passed(kept)["ultralytics"], passed.passed(kept)["torch"]) == ([], [])
     keep(results.PASSED, "torch-1.12", torch="1.12.1+cpu")
     keep(results.PASSED, "torch-2.13")
-    assert passed.passed()["torch"] == ["1.12.1"]  # `faults` and `live` are about 2.13.0 as well
+    assert passed.passed(kept)["torch"] == ["1.12.1"]  # `faults` and `live` are about 2.13.0 as well
     keep(results.PASSED, "faults")
     keep(results.PASSED, "live")
-    assert passed.passed()["torch"] == ["1.12.1", "2.13.0"]
+    assert passed.passed(kept)["torch"] == ["1.12.1", "2.13.0"]
 
 
 @pytest.mark.parametrize("outcome, has", [(results.NOT_RUN, True), (results.FAILED, False)])
-def test_a_failure_on_another_machine_takes_the_word_away(monkeypatch, outcome, has):
-    monkeypatch.setattr(results, "rows", lambda: [row(results.PASSED), row(outcome, python="3.9.1")])
-    assert passed.passed()["torch"] == (["1.12.1"] if has else [])
+def test_a_failure_on_another_machine_takes_the_word_away(outcome, has):
+    rows = [row(results.PASSED), row(outcome, python="3.9.1")]
+    assert passed.passed(rows)["torch"] == (["1.12.1"] if has else [])
+    assert ("torch 1.12.1" in table.table(rows)) == has
 
 
 def row(outcome, **more):
@@ -115,6 +115,30 @@ def test_what_has_not_passed_is_not_in_the_table(outcome):
     passed = table.table([row(results.PASSED)])
     assert passed.startswith(table.HEAD) and "torch 1.12.1" in passed
     assert table.table([row(outcome), row(results.PASSED, cell="no longer listed")]) == table.HEAD
+
+
+@pytest.mark.parametrize("outcome", [results.FAILED, results.NOT_RUN, None])
+def test_the_table_has_the_releases_that_the_package_calls_tested(outcome):
+    """One rule for both: a torch of which one cell has passed is not there as long as another one has not."""
+    rows = [row(results.PASSED, cell=cell, torch="2.13.0+cpu") for cell in ("torch-2.13", "faults")]
+    live = [row(outcome, cell="live", torch="2.13.0+cpu")] if outcome else []
+    assert table.table([*rows, *live]) == table.HEAD
+    assert (
+        table.table([*rows, row(results.PASSED, cell="live", torch="2.13.0+cpu")]).count("torch 2.13.0") == 1
+    )
+
+
+def test_the_newest_releases_are_not_in_the_table_until_they_are_cells():
+    for newest in releases.newest_cells():
+        known = {"frameworks": {"ultralytics": "8.4.190"}} if newest.get("newest") else {}
+        assert table.table([row(results.PASSED, cell=newest["name"], **known)]) == table.HEAD
+
+
+def test_a_cell_without_releases_is_in_the_table_as_long_as_it_has_failed_nowhere():
+    core = {"cell": "core-3.8", "outcome": results.PASSED, "python": "3.8.1", "platform": "Linux"}
+    core.update(wrapt="1.14.0", packaging="20.0", date="2026-01-02")
+    assert "no framework, no torch" in table.table([core])
+    assert table.table([core, {**core, "python": "3.8.2", "outcome": results.FAILED}]) == table.HEAD
 
 
 def test_the_last_outcome_on_the_same_versions_counts_and_the_others_are_kept(monkeypatch, tmp_path):
