@@ -173,3 +173,23 @@ def test_an_outcome_names_the_commit_that_was_run(monkeypatch, tmp_path):
     assert results.commit() == name
     (tmp_path / "code.py").write_text("a change")
     assert results.commit() == name + "-dirty"
+
+
+@pytest.mark.parametrize(
+    "given, pip, uv",
+    [
+        ({"PIP_FIND_LINKS": "/a /b"}, "/a /b", "/a,/b"),
+        ({"UV_FIND_LINKS": "/a,/b"}, "/a /b", "/a,/b"),
+        ({"PIP_FIND_LINKS": "/a", "UV_FIND_LINKS": "/b"}, "/a", "/b"),
+        ({}, None, None),
+    ],
+)
+def test_pip_and_uv_look_for_wheels_in_the_same_folders(given, pip, uv):
+    """uv installs, pip downloads: each reads a variable of its own."""
+    code = "import os; from matrix import machine; machine.prepare_environment(); "
+    code += "print([os.environ.get(name) for name in ('PIP_FIND_LINKS', 'UV_FIND_LINKS')])"
+    environment = interpreters.plain_environment(PYTHONPATH=str(table.README.parent / "tests"))
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        environment.pop(name, None)
+    done = interpreters.run([sys.executable, "-c", code], {**environment, **given})
+    assert done.out == "%s\n" % [pip, uv], done.err
