@@ -5,7 +5,7 @@
 
 What is installed comes from the package index as it is configured. Plain `torch` is a CUDA build of several
 gigabytes on many of them; it runs on a machine without a GPU all the same. Smaller: with uv installed, set
-UV_TORCH_BACKEND=cpu, or offer a CPU wheel by PIP_FIND_LINKS.
+UV_TORCH_BACKEND=cpu, or offer a CPU wheel by PIP_FIND_LINKS; cells about CUDA builds are then not run.
 """
 
 from __future__ import annotations

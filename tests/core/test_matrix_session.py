@@ -51,6 +51,7 @@ CELLS = {
         "python": {"requirements": []},
         "newest": {"python": ABSENT, "requirements": []},
         "torch-1.12": {"python": ABSENT, "requirements": []},
+        "torch-2.14": {"python": HERE, "requirements": [], "nccl": True},
         "torch-2.13": {
             "python": HERE,
             "requirements": ["torch==0.1"],
@@ -62,6 +63,7 @@ CELLS = {
         {"name": "first", "environment": "python", "python": HERE, "run": ["tests/made_up/test_passes.py"]},
         {"name": "broken", "environment": "python", "python": HERE, "run": ["tests/made_up/test_fails.py"]},
         {"name": "last", "environment": "python", "python": HERE, "run": ["tests/made_up/test_passes.py"]},
+        {"name": "cuda", "environment": "torch-2.14", "run": ["tests/made_up/test_passes.py"]},
         {"name": "absent", "environment": "torch-1.12", "run": ["tests/made_up/test_passes.py"]},
     ],
     "newest": {},
@@ -110,13 +112,14 @@ def test_every_cell_is_run_whatever_becomes_of_the_others(project):
     """Issue 6: it continues after a failure, lists every cell at the end, and keeps each outcome."""
     code, listed, said = run(project, "-s", "matrix")
     assert code == 1
-    assert listed.keys() == {"first", "broken", "last", "absent", "ultralytics/8.4.190"}, said
+    assert listed.keys() == {"first", "broken", "last", "cuda", "absent", "ultralytics/8.4.190"}, said
     assert listed["first"] == listed["last"] == "passed (1 passed)"
     assert listed["broken"].startswith("failed: ") and listed["broken"].endswith("(1 failed)")
     assert listed["absent"].startswith("not run: ") and ABSENT in listed["absent"]
     assert listed["ultralytics/8.4.190"].startswith(
         "not run: environment torch-2.13 could not be installed: "
     )
+    assert listed["cuda"].startswith("not run: ")  # it has no torch at all
     assert "there is no torch 0.1" in listed["ultralytics/8.4.190"]
     kept = {row["cell"]: (row["outcome"], row.get("reason")) for row in rows(project)}
     assert kept.keys() == listed.keys()
@@ -149,6 +152,19 @@ def test_what_cannot_run_here_is_tolerated_on_request(project):
     assert code == 0, said
     assert [line.partition(":")[0] for line in listed.values()] == ["not run"] * 2
     assert run(project, "-s", "matrix", "--", "broken", "--tolerate-missing")[0] == 1
+
+
+@pytest.mark.parametrize("nccl, outcome", [(True, "passed"), (False, "not run")])
+def test_a_build_without_nccl_does_not_stand_for_one_with_it(project, nccl, outcome):
+    """On a machine whose index or settings offer a CPU build, the cell would pass on that."""
+    (project / "torch").mkdir()
+    (project / "torch/__init__.py").write_text("")
+    made_up = "is_available = lambda: True\nis_nccl_available = lambda: %s\n" % nccl
+    (project / "torch/distributed.py").write_text(made_up)
+    code, listed, said = run(project, "-s", "matrix", "--", "cuda")
+    assert (code, listed["cuda"].partition(":")[0].partition(" (")[0]) == (int(not nccl), outcome), said
+    assert nccl or "this torch is a build without NCCL" in listed["cuda"]
+    assert [row["nccl"] for row in rows(project)] == [nccl]
 
 
 def test_a_word_that_is_in_no_name_is_a_failure(project):

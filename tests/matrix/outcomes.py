@@ -18,13 +18,16 @@ from support import releases
 
 # Asks the environment what a row says of it.
 _MACHINE = """
-import importlib.metadata, json, platform
+import importlib.metadata, json, platform, sys
 row = {"platform": platform.system() + " " + platform.machine(), "python": platform.python_version()}
 for name in ("torch", "wrapt", "packaging"):
     try:
         row[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
+if "nccl" in sys.argv:
+    import torch.distributed
+    row["nccl"] = torch.distributed.is_available() and torch.distributed.is_nccl_available()
 print(json.dumps(row))
 """
 
@@ -118,8 +121,11 @@ def _row(cell: dict[str, Any]) -> dict[str, Any]:
 
 def _prepare(session: nox.Session, cell: dict[str, Any], layers: pathlib.Path, row: dict[str, Any]) -> str:
     """Install what the cell needs and note what it runs on; the problem, if there is one."""
-    answer = str(session.run("python", "-c", _MACHINE, silent=True))
+    needs_nccl = releases.ENVIRONMENTS[cell["environment"]].get("nccl", False)
+    answer = str(session.run("python", "-c", _MACHINE, *(["nccl"] if needs_nccl else []), silent=True))
     row.update(json.loads(answer.strip().splitlines()[-1]))
+    if needs_nccl and not row["nccl"]:
+        return "this torch is a build without NCCL: what offers it here (UV_TORCH_BACKEND, a folder)?"
     return _install_releases(session, cell, layers, row)
 
 
