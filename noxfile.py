@@ -50,7 +50,7 @@ EVERYDAY = [cell for cell in CELLS if cell.get("everyday")]
 NEWEST = releases.newest_cells()
 MINIMUMS = [cell for cell in CELLS if cell.get("minimums")]
 
-# After `--`, for sessions that run cells: a cell that cannot run here is then no failure. It is listed.
+# After `--`: a cell that cannot run here, or a release that cannot be had, is then no failure. It is listed.
 TOLERATE = "--tolerate-missing"
 
 # Not virtualenv: its newest releases make no environment for Python 3.8.
@@ -148,7 +148,8 @@ def demo(session: nox.Session) -> None:
 def drift(session: nox.Session) -> None:
     """Compare the newest release of every framework with what the patches need; `-- PACKAGE` for one."""
     session.install(".", "pip")
-    session.run("python", "-m", "fingerprints.drift", *session.posargs, env={"PYTHONPATH": "tests"})
+    arguments = ["--tolerate" if argument == TOLERATE else argument for argument in session.posargs]
+    session.run("python", "-m", "fingerprints.drift", *arguments, env={"PYTHONPATH": "tests"})
 
 
 def run_tests(session: nox.Session, *arguments: str, **environment: str) -> None:
