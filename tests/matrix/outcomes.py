@@ -71,18 +71,20 @@ def list_at_exit(sessions: dict[str, list[dict[str, Any]]], arguments: Sequence[
 def _list(report: pathlib.Path, sessions: dict[str, list[dict[str, Any]]], arguments: Sequence[str]) -> None:
     written = report.read_text(encoding="utf-8")
     report.unlink()
+    not_started = []
     for session in json.loads(written)["sessions"] if written else []:
         for cell in asked_for(sessions.get(session["name"], []), arguments):
             name = "%s(%s)" % (session["name"], session_id(cell["python"], cell["environment"]))
             if name in session["signatures"] and cell["name"] not in _lines:
                 reason = session.get("reason") or "its session did not start: no Python %s?" % cell["python"]
-                row = {**_row(cell), "reason": reason}
-                results.keep(row)
-                _lines[cell["name"]] = _line(row)
+                not_started.append({**_row(cell), "reason": reason})
+                _lines[cell["name"]] = _line(not_started[-1])
     if _lines:
         print("\nCells:", flush=True)
     for cell_name, line in _lines.items():
         print("  %-24s %s" % (cell_name, line), flush=True)
+    for row in not_started:
+        results.keep(row)
 
 
 def run_cell(session: nox.Session, cell: dict[str, Any], problem: str, run_tests: Callable[..., None]) -> str:
