@@ -5,7 +5,7 @@
 
 What is installed comes from the package index as it is configured. Plain `torch` is a CUDA build of several
 gigabytes on many of them; it runs on a machine without a GPU all the same. Smaller: with uv installed, set
-UV_TORCH_BACKEND=cpu, or offer a CPU wheel by PIP_FIND_LINKS.
+UV_TORCH_BACKEND=cpu, or offer a CPU wheel by PIP_FIND_LINKS; cells about CUDA builds are then not run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EVERYDAY = [cell for cell in CELLS if cell.get("everyday")]
 NEWEST = releases.newest_cells()
 MINIMUMS = [cell for cell in CELLS if cell.get("minimums")]
 
-# After `--`, for sessions that run cells: a cell that cannot run here is then no failure. It is listed.
+# After `--`: a cell that cannot run here, or a release that cannot be had, is then no failure. It is listed.
 TOLERATE = "--tolerate-missing"
 
 # Not virtualenv: its newest releases make no environment for Python 3.8.
@@ -60,13 +60,12 @@ nox.options.error_on_missing_interpreters = TOLERATE not in sys.argv
 # Live comes last: it is the longest, and what it says is what people want to read at the end.
 nox.options.sessions = ["lint", "core", "legacy", "live"]
 
+# What follows `--`: nox hands it to a session, when the session's interpreter has been found.
+WORDS = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+
 machine.find_interpreters()
 machine.prepare_environment()
-# Asked for by name, so that a cell whose session nox does not even start is in the list at the end.
-for _session, _cells in {"matrix": CELLS, "minimums": MINIMUMS, "newest": NEWEST}.items():
-    if _session in sys.argv:
-        outcomes.plan(_cells, sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else [])
-outcomes.print_at_exit()
+nox.options.report = outcomes.list_at_exit({"matrix": CELLS, "minimums": MINIMUMS, "newest": NEWEST}, WORDS)
 
 
 @nox.session
@@ -97,9 +96,13 @@ def live(session: nox.Session) -> None:
 
 
 def environments(cells: list[dict]) -> list[nox.param]:
-    """A session for each environment and Python: its cells run in it one after the other."""
-    pairs = dict.fromkeys((cell["python"], cell["environment"]) for cell in cells)
-    return [nox.param(*pair, id="%s, %s" % pair) for pair in pairs]
+    """A session for each environment and Python: its cells run in it one after the other.
+
+    Only what the cells that are asked for need: another interpreter may be missing.
+    """
+    wanted = outcomes.asked_for(cells, WORDS) or cells
+    pairs = dict.fromkeys((cell["python"], cell["environment"]) for cell in wanted)
+    return [nox.param(*pair, id=outcomes.session_id(*pair)) for pair in pairs]
 
 
 @nox.session
@@ -145,7 +148,8 @@ def demo(session: nox.Session) -> None:
 def drift(session: nox.Session) -> None:
     """Compare the newest release of every framework with what the patches need; `-- PACKAGE` for one."""
     session.install(".", "pip")
-    session.run("python", "-m", "fingerprints.drift", *session.posargs, env={"PYTHONPATH": "tests"})
+    arguments = ["--tolerate" if argument == TOLERATE else argument for argument in session.posargs]
+    session.run("python", "-m", "fingerprints.drift", *arguments, env={"PYTHONPATH": "tests"})
 
 
 def run_tests(session: nox.Session, *arguments: str, **environment: str) -> None:
@@ -180,10 +184,8 @@ def run_cells(session: nox.Session, environment: str, cells: list[dict]) -> None
     asked_for = outcomes.asked_for(cells, session.posargs)
     if not asked_for:
         session.error("no cell has one of these in its name: %s" % " ".join(session.posargs))
-    own = session.python, environment
-    here = [cell for cell in asked_for if (cell["python"], cell["environment"]) == own]
-    if not here:
-        session.skip("no cell of this environment was asked for")
+    here = outcomes.of_session(asked_for, session.python, environment)
+    outcomes.plan(here)
     problem = ""
     try:
         install.environment(session, environment)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
+
+from support import releases
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -28,7 +32,20 @@ def requirements(distribution):
 
 def test_hard_dependencies_are_wrapt_and_packaging(distribution):
     hard = {item.name: str(item.specifier) for item in requirements(distribution) if item.marker is None}
-    assert hard == {"packaging": "", "wrapt": ">=1.14"}
+    assert hard == {"packaging": ">=20.0", "wrapt": ">=1.14"}
+
+
+def test_the_minimums_are_the_lowest_versions_that_are_allowed():
+    """`nox -s minimums` runs what pyproject.toml promises."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    allowed = re.findall(r'^  "(packaging|wrapt)>=(.+)",$', text, re.MULTILINE)
+    assert len(allowed) == 2
+    for environment in ("minimums", "torch-1.12"):
+        pinned = dict(
+            text.split("==") for text in releases.ENVIRONMENTS[environment]["requirements"] if "==" in text
+        )
+        for name, lowest in allowed:
+            assert Version(pinned[name]) == Version(lowest), (environment, name)
 
 
 def test_no_extra_names_torch_or_a_framework(distribution):

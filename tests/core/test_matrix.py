@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -67,39 +69,39 @@ def test_what_the_package_calls_tested_is_what_has_passed():
         assert {(entry["package"], version) for version in entry["tested"]} <= with_outcome, entry["id"]
 
 
-def test_a_release_has_passed_when_every_cell_about_it_has(monkeypatch):
+def test_a_release_has_passed_when_every_cell_about_it_has():
     """The cells of one release differ in what they run; the newest form of a fork is nobody's release."""
     kept = []
-    monkeypatch.setattr(results, "rows", lambda: kept)
 
     def keep(outcome, cell, torch="2.13.0+cpu", **frameworks):
         names = {name.replace("_", "-"): version for name, version in frameworks.items()}
         kept.append(row(outcome, cell=cell, frameworks=names, torch=torch))
 
     keep(results.PASSED, "mmcv", mmcv="1.7.2")
-    assert passed.passed()["mmcv"] == []
+    assert passed.passed(kept)["mmcv"] == []
     keep(results.PASSED, "mmdet/2.28.2", mmdet="2.28.2", mmcv="1.7.2")
-    assert passed.passed()["mmcv"] == ["1.7.2"]
-    assert passed.passed()["mmdet"] == []  # mmdet3d's cell has it as well
+    assert passed.passed(kept)["mmcv"] == ["1.7.2"]
+    assert passed.passed(kept)["mmdet"] == []  # mmdet3d's cell has it as well
     keep(
         results.PASSED, "mmdet/onedl", onedl_mmdetection="3.5.1", onedl_mmengine="0.10.12", onedl_mmcv="2.3.6"
     )
     keep(results.PASSED, "newest ultralytics", ultralytics="8.4.190")
-    assert passed.passed()["mmdet"] == ["3.5.1"]
-    assert passed.passed()["mmengine"] == ["0.10.12"]
-    assert (passed.passed()["ultralytics"], passed.passed()["torch"]) == ([], [])
+    assert passed.passed(kept)["mmdet"] == ["3.5.1"]
+    assert passed.passed(kept)["mmengine"] == ["0.10.12"]
+    assert (passed.passed(kept)["ultralytics"], passed.passed(kept)["torch"]) == ([], [])
     keep(results.PASSED, "torch-1.12", torch="1.12.1+cpu")
     keep(results.PASSED, "torch-2.13")
-    assert passed.passed()["torch"] == ["1.12.1"]  # `faults` and `live` are about 2.13.0 as well
+    assert passed.passed(kept)["torch"] == ["1.12.1"]  # `faults` and `live` are about 2.13.0 as well
     keep(results.PASSED, "faults")
     keep(results.PASSED, "live")
-    assert passed.passed()["torch"] == ["1.12.1", "2.13.0"]
+    assert passed.passed(kept)["torch"] == ["1.12.1", "2.13.0"]
 
 
 @pytest.mark.parametrize("outcome, has", [(results.NOT_RUN, True), (results.FAILED, False)])
-def test_a_failure_on_another_machine_takes_the_word_away(monkeypatch, outcome, has):
-    monkeypatch.setattr(results, "rows", lambda: [row(results.PASSED), row(outcome, python="3.9.1")])
-    assert passed.passed()["torch"] == (["1.12.1"] if has else [])
+def test_a_failure_on_another_machine_takes_the_word_away(outcome, has):
+    rows = [row(results.PASSED), row(outcome, python="3.9.1")]
+    assert passed.passed(rows)["torch"] == (["1.12.1"] if has else [])
+    assert ("torch 1.12.1" in table.table(rows)) == has
 
 
 def row(outcome, **more):
@@ -115,11 +117,79 @@ def test_what_has_not_passed_is_not_in_the_table(outcome):
     assert table.table([row(outcome), row(results.PASSED, cell="no longer listed")]) == table.HEAD
 
 
-def test_an_outcome_replaces_the_one_before_of_the_same_versions(monkeypatch, tmp_path):
+@pytest.mark.parametrize("outcome", [results.FAILED, results.NOT_RUN, None])
+def test_the_table_has_the_releases_that_the_package_calls_tested(outcome):
+    """One rule for both: a torch of which one cell has passed is not there as long as another one has not."""
+    rows = [row(results.PASSED, cell=cell, torch="2.13.0+cpu") for cell in ("torch-2.13", "faults")]
+    live = [row(outcome, cell="live", torch="2.13.0+cpu")] if outcome else []
+    assert table.table([*rows, *live]) == table.HEAD
+    assert (
+        table.table([*rows, row(results.PASSED, cell="live", torch="2.13.0+cpu")]).count("torch 2.13.0") == 1
+    )
+
+
+def test_the_newest_releases_are_not_in_the_table_until_they_are_cells():
+    for newest in releases.newest_cells():
+        known = {"frameworks": {"ultralytics": "8.4.190"}} if newest.get("newest") else {}
+        assert table.table([row(results.PASSED, cell=newest["name"], **known)]) == table.HEAD
+
+
+def test_a_cell_without_releases_is_in_the_table_as_long_as_it_has_failed_nowhere():
+    core = {"cell": "core-3.8", "outcome": results.PASSED, "python": "3.8.1", "platform": "Linux"}
+    core.update(wrapt="1.14.0", packaging="20.0", date="2026-01-02")
+    assert "no framework, no torch" in table.table([core])
+    assert table.table([core, {**core, "python": "3.8.2", "outcome": results.FAILED}]) == table.HEAD
+
+
+def test_the_last_outcome_on_the_same_versions_counts_and_the_others_are_kept(monkeypatch, tmp_path):
+    """Issue 6: each run of a cell appends its outcome."""
     monkeypatch.setattr(results, "FILE", tmp_path / "results.jsonl")
     assert results.rows() == []
-    for outcome, python in ((results.PASSED, "3.8.1"), (results.PASSED, "3.8.2"), (results.FAILED, "3.8.1")):
-        results.keep(row(outcome, python=python))
-    kept = {(kept["python"], kept["outcome"]) for kept in results.rows()}
-    assert kept == {("3.8.2", results.PASSED), ("3.8.1", results.FAILED)}
-    assert [json.loads(line) for line in results.FILE.read_text().splitlines()] == results.rows()
+    added = [(results.PASSED, "3.8.1"), (results.PASSED, "3.8.2"), (results.FAILED, "3.8.1")]
+    for number, (outcome, python) in enumerate(added):
+        results.keep(row(outcome, python=python, **({"commit": "1234567"} if number else {})))
+    counted = {(kept["python"], kept["outcome"]) for kept in results.rows()}
+    assert counted == {("3.8.2", results.PASSED), ("3.8.1", results.FAILED)}
+    lines = [json.loads(line) for line in results.FILE.read_text().splitlines()]
+    assert [(line["outcome"], line["python"]) for line in lines] == added
+
+
+def test_an_outcome_names_the_commit_that_was_run(monkeypatch, tmp_path):
+    """The outcomes themselves are no change of it: they are written after each cell."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "_WRITTEN", [tmp_path / "results.jsonl"])
+    assert results.commit() == ""
+    for name in ("code.py", "results.jsonl"):
+        (tmp_path / name).write_text("")
+    person = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.invalid"]
+    commit = [*person, "-c", "commit.gpgsign=false", "commit", "-q", "-m", "made up"]
+    for command in (["init", "-q"], ["add", "."], commit):
+        subprocess.run(["git", *command], cwd=str(tmp_path), check=True)
+    name = results.commit()
+    assert len(name) >= 7
+    (tmp_path / "results.jsonl").write_text("an outcome")
+    assert results.commit() == name
+    (tmp_path / "code.py").write_text("a change")
+    assert results.commit() == name + "-dirty"
+
+
+@pytest.mark.parametrize(
+    "given, pip, uv",
+    [
+        ({"PIP_FIND_LINKS": "/a /b"}, "/a /b", "/a,/b"),
+        ({"UV_FIND_LINKS": "/a,/b"}, "/a /b", "/a,/b"),
+        ({"PIP_FIND_LINKS": "/a", "UV_FIND_LINKS": "/b"}, "/a", "/b"),
+        ({}, None, None),
+    ],
+)
+def test_pip_and_uv_look_for_wheels_in_the_same_folders(given, pip, uv):
+    """uv installs, pip downloads: each reads a variable of its own."""
+    code = "import os; from matrix import machine; machine.prepare_environment(); "
+    code += "print([os.environ.get(name) for name in ('PIP_FIND_LINKS', 'UV_FIND_LINKS')])"
+    environment = interpreters.plain_environment(PYTHONPATH=str(table.README.parent / "tests"))
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        environment.pop(name, None)
+    done = interpreters.run([sys.executable, "-c", code], {**environment, **given})
+    assert done.out == "%s\n" % [pip, uv], done.err

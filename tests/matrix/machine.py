@@ -25,9 +25,11 @@ def find_interpreters() -> None:
 
 
 def prepare_environment() -> None:
-    """Give uv what pip was told, and keep this shell's own settings away from the tests."""
+    """Tell uv and pip the same folders, and keep this shell's own settings away from the tests."""
     if os.environ.get("PIP_FIND_LINKS"):
         os.environ.setdefault("UV_FIND_LINKS", ",".join(os.environ["PIP_FIND_LINKS"].split()))
+    elif os.environ.get("UV_FIND_LINKS"):
+        os.environ["PIP_FIND_LINKS"] = os.environ["UV_FIND_LINKS"].replace(",", " ")
     os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
     # The tests start hundreds of processes that import torch: 2 s each, and 5 s if each compiles it again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -2,7 +2,7 @@
 
     python tests/matrix/table.py
 
-It has a line for each passing outcome, and for nothing else.
+It has a line for each passing outcome of the releases that have passed, and for nothing else: see passed.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from matrix import results
+from matrix import passed, results
 from support import releases
 
 README = pathlib.Path(__file__).parents[2] / "README.md"
@@ -27,11 +27,10 @@ HEAD = """\
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The lines of the cells that have passed, in the order of cells.json."""
-    order = [cell["name"] for cell in [*releases.cells(), *releases.newest_cells()]]
-    passed = [row for row in rows if row["outcome"] == results.PASSED and row["cell"] in order]
-    passed.sort(key=lambda row: (order.index(row["cell"]), row["python"]))
-    return HEAD + "".join(dict.fromkeys(_line(row) for row in passed))  # one torch has several cells
+    """The lines of what has passed, in the order of cells.json."""
+    order = [cell["name"] for cell in releases.cells()]
+    shown = sorted(passed.counting(rows), key=lambda row: (order.index(row["cell"]), row["python"]))
+    return HEAD + "".join(dict.fromkeys(_line(row) for row in shown))  # one torch has several cells
 
 
 def _line(row: dict[str, Any]) -> str:
