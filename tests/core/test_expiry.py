@@ -54,7 +54,7 @@ def marked(folder):
 
 
 def test_every_patch_has_a_test_of_its_fault_or_a_reason_why_it_stays(patches):
-    """Issue 6: a test runs upstream's code, sees that the fault is still there, and fails when it is not."""
+    """A test runs upstream's code, sees that the fault is still there, and fails when it is not."""
     named = [id for folder in ("live", "distributed") for ids in marked(folder).values() for id in ids]
     never = {id for id, patch in patches.items() if patch["remove_when"].startswith(NEVER)}
     assert sorted(named) == sorted(set(patches) - never), "one test each"

@@ -71,7 +71,7 @@ def test_the_launcher_may_name_the_wrong_rank():
 
 
 def test_ranks_that_abort_after_a_time_out_are_not_the_failure():
-    """Issue 4: the message names the ranks that wait, never the one that is missing."""
+    """The message names the ranks that wait, never the one that is missing."""
     report = explained(LOGS / "torch2.0-nccl-training.log")
     assert [finding.kind for finding in report.findings] == ["missing rank"]
     assert report.verdict.missing == [3] and not report.verdict.is_certain

@@ -70,7 +70,7 @@ LONGEST = "an ordinary training"
     "stream", [pytest.param(name, marks=[pytest.mark.matrix] if name == LONGEST else []) for name in STREAMS]
 )
 def test_memory_is_bounded(stream):
-    """Issue 4: a log of any size and of lines of any length."""
+    """A log of any size and of lines of any length."""
     block, megabytes = STREAMS[stream]
     tracemalloc.start()
     try:

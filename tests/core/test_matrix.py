@@ -59,7 +59,7 @@ def test_what_a_patch_calls_tested_is_in_a_cell():
 
 
 def test_what_the_package_calls_tested_is_what_has_passed():
-    """Issue 6: a release is called `tested` only if there is such an outcome."""
+    """A release is called `tested` only if there is such an outcome."""
     stale = "it is stale; refresh it: python tests/matrix/passed.py"
     assert passed.FILE.read_text(encoding="utf-8") == passed.text(), stale
     here = interpreters.plain_environment(PYTHONPATH=str(interpreters.PACKAGE_PARENT))
@@ -142,7 +142,7 @@ def test_a_cell_without_releases_is_in_the_table_as_long_as_it_has_failed_nowher
 
 
 def test_the_last_outcome_on_the_same_versions_counts_and_the_others_are_kept(monkeypatch, tmp_path):
-    """Issue 6: each run of a cell appends its outcome."""
+    """Each run of a cell appends its outcome."""
     monkeypatch.setattr(results, "FILE", tmp_path / "results.jsonl")
     assert results.rows() == []
     added = [(results.PASSED, "3.8.1"), (results.PASSED, "3.8.2"), (results.FAILED, "3.8.1")]

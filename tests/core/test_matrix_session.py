@@ -109,7 +109,7 @@ def rows(project):
 
 
 def test_every_cell_is_run_whatever_becomes_of_the_others(project):
-    """Issue 6: it continues after a failure, lists every cell at the end, and keeps each outcome."""
+    """It goes on after a failure, lists every cell at the end, and keeps each outcome."""
     code, listed, said = run(project, "-s", "matrix")
     assert code == 1
     assert listed.keys() == {"first", "broken", "last", "cuda", "absent", "ultralytics/8.4.190"}, said
@@ -201,7 +201,7 @@ def breaks_its_report(session, *arguments, **options):
     ],
 )
 def test_whatever_goes_wrong_is_the_outcome_of_that_cell(monkeypatch, tmp_path, query, run_tests, outcome):
-    """Issue 6: it continues. What `run_cell` raised, the next cells were not run for."""
+    """It continues. What `run_cell` raised, the next cells were not run for."""
     kept = []
     monkeypatch.setattr(results, "keep", kept.append)
     monkeypatch.setattr(table, "main", nothing)

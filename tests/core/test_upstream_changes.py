@@ -1,6 +1,6 @@
 """Whatever upstream does to a target in a release nobody has run: a right verdict, and upstream's code stays.
 
-Guards promises 1 and 3 and issue 6: the same verdict and reason before the import, from the files alone, and
+Guards promises 1 and 3: the same verdict and reason before the import, from the files alone, and
 after it; nothing of ours in the place of what does not fit.
 """
 
@@ -186,7 +186,7 @@ SHOWN = """
 
 
 def test_a_release_in_which_the_fault_is_cured_is_left_alone_and_status_says_so(tmp_path):
-    """Issue 6: at run time such a patch is `fixed upstream`, although it would fit."""
+    """At run time such a patch is `fixed upstream`, although it would fit."""
     before, after, ours = verdicts(tmp_path, UPSTREAM, "1.3.0", tested=("1.2.0",), fixed_in=">=1.3")
     reason = "upstream 1.3.0 no longer needs it (>=1.3)"
     assert before == after == ["skipped", "fixed upstream", reason]

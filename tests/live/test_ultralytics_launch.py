@@ -91,7 +91,7 @@ def train(processes, version, **variables):
 
 @pytest.mark.parametrize("version", ["8.3.190", pytest.param("8.4.190", marks=pytest.mark.matrix)])
 def test_workers_of_a_script_that_sets_pythonpath_are_armed(processes, version):
-    """Issue 2, must hold: both workers show every patch applied, with the settings of the parent."""
+    """Both workers show every patch applied, with the settings of the parent."""
     result, reports = train(processes, version)
     for report in reports:
         assert report["armed"], result
