@@ -19,7 +19,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 
 from .. import console
 from . import sockets
-from .client import Address, ChannelError, Client, StoreLost
+from .client import CONNECT_SECONDS, Address, ChannelError, Client, StoreLost
 
 _KNOCK_SECONDS = 5.0  # one attempt to connect; attempts go on until close()
 _RETRY_SECONDS = 0.5
@@ -87,6 +87,7 @@ class Channel:
         self._in_call = threading.Lock()  # held during a task; taken around a fork
         self._closed = False
         self._client: Optional[Client] = None
+        self._connects = False
         self._thread = threading.Thread(target=self._run, name="ddp_patches channel", daemon=True)
         _alive.append(self)
         self._thread.start()
@@ -135,6 +136,9 @@ class Channel:
     def close(self, seconds: float, at_exit: bool = False) -> bool:
         """Stop and join the thread, at the latest after about ``seconds``; whether it has ended.
 
+        A thread that is inside torch's attempts to connect is waited for until torch gives up, 5 s at most.
+        If it came back while the interpreter ends, it would be ended inside C++, and the process by SIGABRT.
+
         ``at_exit``: the process ends. Other connections to the store are of no use either, and the
         thread may be inside the group's own client.
         """
@@ -145,9 +149,12 @@ class Channel:
             _alive.remove(self)
         if self._pid != os.getpid() or self._thread is threading.current_thread():
             return True
+        began = time.monotonic()
         self._thread.join(min(1.0, seconds / 2))
-        deadline = time.monotonic() + seconds / 2
-        while self._thread.is_alive() and time.monotonic() < deadline:
+        while self._thread.is_alive():
+            limit = max(seconds, 2 * CONNECT_SECONDS + 1) if self._connects else seconds
+            if time.monotonic() - began > limit:
+                break
             client = self._client
             if at_exit:
                 sockets.shut(sockets.connected_to(sockets.opened(), self.address[1]))
@@ -179,12 +186,15 @@ class Channel:
             # warning of torch's for each refused attempt.
             if _answers(self.address):
                 self._client = Client(self.address)  # known to close() before it blocks
+                self._connects = True
                 try:
                     with self._in_call:
                         self._client.connect()
                     return True
                 except Exception:  # it went away again, or it is no store: knock on
                     self._client = None
+                finally:
+                    self._connects = False
             if self._unanswered is not None:
                 self._unanswered(time.monotonic() - began)
             with self._wake:

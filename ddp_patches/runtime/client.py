@@ -18,7 +18,8 @@ from . import sockets
 
 Address = Tuple[str, int]
 
-_CONNECT_SECONDS = 5.0
+# Then the channel tries anew. torch's own attempts, with growing pauses, go on for twice as long.
+CONNECT_SECONDS = 2.0
 LONGEST_VALUE = 64 * 1024  # bytes of JSON that we are willing to send or to read
 
 # A host that has vanished (power, network) sends no word, and a call to its store would never return.
@@ -51,7 +52,7 @@ class Client:
 
         self._store = TCPStore(
             self._address[0], self._address[1], None, False,
-            timeout=datetime.timedelta(seconds=_CONNECT_SECONDS), wait_for_workers=False,
+            timeout=datetime.timedelta(seconds=CONNECT_SECONDS), wait_for_workers=False,
         )  # fmt: skip
         self._own = self._own_sockets()
         # Before torch 2.1 a second one, made after that of the requests, belongs to a thread of torch's which

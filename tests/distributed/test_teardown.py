@@ -412,3 +412,31 @@ def test_a_rank_that_fails_in_the_middle_of_a_collective_ends(jobs):
     job.running[1].wait(60).check(1)
     (job.folder / "over").touch()
     assert job.running[0].wait(60).check().answer["heard"]  # at once, as from a rank that is gone
+
+
+# The last words come after all of ours. Nobody answers whoever connects, and torch tries for seconds.
+CONNECTING = """
+    import atexit, json, os, socket, threading, time
+    atexit.register(lambda: os.write(1, json.dumps({"alive": thread.is_alive()}).encode() + b"\\n"))
+    from ddp_patches.runtime import closing
+    from ddp_patches.runtime.channel import Channel
+    import torch.distributed
+
+    def refuse():
+        while True:
+            listener.accept()[0].close()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=refuse, daemon=True).start()
+    channel = Channel(listener.getsockname())
+    thread = channel._thread
+    closing.at_end("the connection", lambda: channel.close(2.0, at_exit=True))
+    while channel._client is None:
+        time.sleep(0.01)
+    """
+
+
+def test_a_thread_that_torch_connects_in_is_waited_for(jobs):
+    """If it comes back while the interpreter ends, C++ ends the process: "terminate called", SIGABRT."""
+    result = jobs.start("job", CONNECTING, 1).running[0].wait(60).check()
+    assert result.answer == {"alive": False} and "terminate called" not in result.stderr, result
