@@ -13,7 +13,7 @@ import sys
 from typing import Any, List, Optional, Set, Tuple
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from . import known, passed
 from .fingerprint import Definition
@@ -31,21 +31,21 @@ _MOST_NAMES = 6  # calls that are named of a difference
 
 def imported_version(package: str) -> Optional[str]:
     """``__version__`` of the imported package, or None. Distribution names are not asked: forks differ."""
-    found = getattr(sys.modules.get(package), "__version__", None)
-    return str(found) if found is not None else None
+    try:
+        found = getattr(sys.modules.get(package), "__version__", None)
+        return str(found) if found is not None else None
+    except Exception:  # of the module's own __getattr__
+        return None
 
 
 def within(version: Optional[str], specifier: str) -> bool:
     """Whether ``version`` is in ``specifier``; local parts (``+cu118``) and pre-releases count as theirs.
 
-    A version that cannot be read (a fork's, a checkout's) is taken for newer than all known ones.
+    A version that cannot be read (a checkout's) is taken for newer than all known ones.
     """
     if not specifier:
         return True
-    try:
-        parsed = Version(version or "")
-    except InvalidVersion:
-        parsed = Version("9999")
+    parsed = known.parsed(version) or Version("9999")
     # A pre-release sorts before its release, but has the release's code: compare by the release.
     return SpecifierSet(specifier).contains(Version(parsed.base_version), prereleases=True)
 

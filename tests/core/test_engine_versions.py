@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from ddp_patches.engine import known, passed, versions
+from ddp_patches.engine import catalogue, known, passed, versions
 from ddp_patches.engine.fingerprint import Definition
 from ddp_patches.engine.patch import Patch, Target, Variant
 from fingerprints import packing
@@ -41,13 +41,30 @@ def test_every_version_has_an_answer(version, specifier):
         ("8.5.0.dev1", "<8.5", False),
         ("8.4.100rc1", ">=8.4.100", True),
         ("8.4.99", ">=8.4.100", False),
-        ("8.0.0-our-fork", ">=8.4", True),  # cannot be read: newer than all known ones
+        # Of one that is no version, the release that it begins with.
+        ("8.0.0-our-fork", ">=8.4", False),
+        ("8.2.103-dirty", ">=8.3.200,<8.4.87", False),
+        ("v8.2.103-3-g1234567", ">=8.0.58,<8.3.200", True),
+        ("1.0.0rc6-12-gabcdef", "<1.1.0rc0", True),
+        ("2.28.2rc-7 (our own)", "<3.0.0rc0", True),
+        # Nothing to read, or the hash of a commit: newer than all known ones.
+        ("main", ">=8.4", True),
+        ("3f2a1c0-dirty", "<8.4", False),
         (None, "<8.4", False),
         ("0.9", "", True),
     ],
 )
 def test_ranges(version, specifier, inside):
     assert versions.within(version, specifier) is inside
+
+
+@pytest.mark.parametrize("suffix", ["-our-fork", "-12-gabcdef", "-dirty", "+cu118", ".dev1"])
+@pytest.mark.parametrize("package", sorted(known.read()))
+def test_a_fork_has_the_variants_of_the_release_that_it_was_made_from(package, suffix):
+    for patch in [each for each in catalogue.load() if each.package == package]:
+        for release in known.looked_at(package):
+            of_release = versions.variants_for(patch, release)
+            assert versions.variants_for(patch, release + suffix) == of_release, (patch.id, release)
 
 
 def of_package(version):
@@ -66,6 +83,19 @@ def test_the_version_is_the_imported_modules(monkeypatch, version, read):
 
 def test_a_package_that_is_not_imported_has_no_version():
     assert versions.imported_version("not_imported_at_all") is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, ImportError])
+def test_a_package_that_raises_when_it_is_asked_has_no_version(monkeypatch, error):
+    """A lazy module's own __getattr__ may raise anything; status() and the user's import must not."""
+    module = of_package(None)
+
+    def raising(name):
+        raise error(name)
+
+    module.__getattr__ = raising
+    monkeypatch.setitem(sys.modules, "framework", module)
+    assert versions.imported_version("framework") is None
 
 
 def work(amount, unit="h"):
@@ -109,6 +139,8 @@ def test_fixed_upstream():
     verdict, reason = judged(version="1.3.0+cu118", fixed_in=">=1.3")
     assert (verdict, reason) == (versions.FIXED, "upstream 1.3.0+cu118 no longer needs it (>=1.3)")
     assert judged(version="1.2.0", fixed_in=">=1.3")[0] == versions.COMPATIBLE
+    assert judged(version="1.2.0-our-fork", fixed_in=">=1.3")[0] == versions.COMPATIBLE
+    assert judged(version="1.3.0-our-fork", fixed_in=">=1.3")[0] == versions.FIXED
 
 
 FIRST = Definition("first", "(amount, unit='h')", ("a", "b"))

@@ -47,16 +47,18 @@ PROGRAM = """
 """
 
 
-def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0"), fixed_in=""):
+def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0"), fixed_in="", bounds=""):
     """What is said of the function `work` before and after the import, and what of ours is in the module.
 
     None for `work`: its module has another name. The releases `looked_at` have the framework as made up.
+    `bounds`: of the variants, those of both targets.
     """
     release = {target: fingerprint.of_source(UPSTREAM, target.partition(":")[2]) for target in TARGETS}
     content = {"framework": packing.packed([(version, release) for version in looked_at])}
     (folder / "known.json").write_text(packing.as_text(content))
     said = "tested=%r, fixed_in=%r, summary=" % (tested, fixed_in)
     patches = made_up.PACKAGES["framework_patches.py"].replace("summary=", said)
+    patches = patches.replace('("amount",))', '("amount",), versions=%r)' % bounds)
     made_up.write(folder, framework____init__="__version__ = %r\n" % version)
     made_up.write_files(folder, {"framework_patches.py": patches, "framework/work.py": work or UPSTREAM})
     if work is None:
@@ -200,3 +202,29 @@ def test_a_release_in_which_the_fault_is_cured_is_left_alone_and_status_says_so(
 def test_the_last_release_with_the_fault_still_has_the_patch(tmp_path):
     before, after, ours = verdicts(tmp_path, UPSTREAM, "1.2.0", tested=("1.2.0",), fixed_in=">=1.3")
     assert (before[:2], after[:2], ours) == (["waiting", "tested"], ["applied", "tested"], ["work"])
+
+
+BOUNDED = [
+    ("1.2.0-our-fork", "<1.3", "same"),
+    ("1.2.0-our-fork", ">=1.3", "absent"),
+    ("1.3.0rc1-12-gabcdef", "<1.3", "absent"),
+    ("1.3.0rc1-12-gabcdef", ">=1.3", "compatible"),  # our tests ran 1.2.0 alone, with another variant
+    ("main", "<1.3", "absent"),
+    ("main", ">=1.3", "compatible"),
+]
+
+
+@pytest.mark.parametrize("version, bounds, verdict", BOUNDED)
+def test_an_odd_version_has_the_variants_of_the_release_it_begins_with(tmp_path, version, bounds, verdict):
+    before, after, ours = verdicts(tmp_path, UPSTREAM, version, tested=("1.2.0",), bounds=bounds)
+    assert (before[1], after[1]) == (verdict, verdict)
+    if verdict == "absent":
+        reason = "there is no variant for framework %s" % version
+        assert (before[0], before[2], after[0], after[2], ours) == ("skipped", reason, "skipped", reason, [])
+    else:
+        assert (before[0], after[0], ours) == ("waiting", "applied", ["work"])
+
+
+def test_a_fork_of_the_last_release_with_the_fault_still_has_the_patch(tmp_path):
+    before, after, ours = verdicts(tmp_path, UPSTREAM, "1.2.0-our-fork", tested=("1.2.0",), fixed_in=">=1.3")
+    assert (before[:2], after[:2], ours) == (["waiting", "same"], ["applied", "same"], ["work"])

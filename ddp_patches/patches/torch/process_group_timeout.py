@@ -19,12 +19,11 @@ from __future__ import annotations
 import datetime
 import inspect
 import os
-import sys
 import warnings
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ... import settings
-from ...engine import ledger
+from ...engine import ledger, versions
 from ...engine.patch import patch
 from ...runtime import (
     blocking_wait,
@@ -248,8 +247,8 @@ def _revision() -> Tuple[int, int]:
 
 
 def _packages() -> Dict[str, str]:
-    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
-    return {name: str(version) for name, version in loaded.items() if version is not None}
+    loaded = {name: versions.imported_version(name) for name in _FRAMEWORKS}
+    return {name: version for name, version in loaded.items() if version is not None}
 
 
 def _seconds(timeout: Any) -> Optional[float]:
