@@ -32,15 +32,16 @@ PROGRAM = """
     import ddp_patches
     ddp_patches.enable(propagate=False)
     import torch, framework
-    for name in ("work", "older_work"):
+    for name in ("work", "older_work", "work_of_tomorrow"):
         try:
             importlib.import_module("framework." + name)
         except ImportError:
             pass
     after = [row for row in ddp_patches.status().patches if row.package == "framework"]
-    module = sys.modules.get("framework.work")
-    names = vars(module) if module else {}
-    ours = sorted(name for name, value in names.items() if hasattr(value, "__ddp_patches__"))
+    modules = [module for name, module in sys.modules.items() if name.startswith("framework.work")]
+    assert sys.modules["framework.work_of_tomorrow"] in modules
+    held = [(name, value) for module in modules for name, value in vars(module).items()]
+    ours = sorted(name for name, value in held if hasattr(value, "__ddp_patches__"))
     ddp_patches.disable()
     found = [[[row.state, row.verdict, row.reason] for row in rows] for rows in (before, after)]
     print(json.dumps([*found, ours]))
@@ -50,7 +51,8 @@ PROGRAM = """
 def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0"), fixed_in="", bounds=""):
     """What is said of the function `work` before and after the import, and what of ours is in the module.
 
-    None for `work`: its module has another name. The releases `looked_at` have the framework as made up.
+    None for `work`: there is only `framework.work_of_tomorrow`, which is as made up. So are the releases
+    `looked_at`.
     `bounds`: of the variants, those of both targets.
     """
     release = {target: fingerprint.of_source(UPSTREAM, target.partition(":")[2]) for target in TARGETS}
@@ -60,9 +62,10 @@ def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.
     patches = made_up.PACKAGES["framework_patches.py"].replace("summary=", said)
     patches = patches.replace('("amount",))', '("amount",), versions=%r)' % bounds)
     made_up.write(folder, framework____init__="__version__ = %r\n" % version)
-    made_up.write_files(folder, {"framework_patches.py": patches, "framework/work.py": work or UPSTREAM})
+    files = {"framework/work.py": work or UPSTREAM, "framework/work_of_tomorrow.py": UPSTREAM}
+    made_up.write_files(folder, {"framework_patches.py": patches, **files})
     if work is None:
-        (folder / "framework" / "work.py").rename(folder / "framework" / "work_of_tomorrow.py")
+        (folder / "framework" / "work.py").unlink()
     printed = made_up.lines(folder, PROGRAM, KNOWN=str(folder / "known.json"))
     before, after, ours = json.loads(printed[-1])
     return before[0], after[0], ours
@@ -107,6 +110,16 @@ CHANGES = {
         "absent",
         "there is no module framework.work; there is no module framework.older_work",
     ),
+    "moved, and to be had from its old module": (
+        "from .work_of_tomorrow import Worker, work\n",
+        "compatible",
+        NOT_RUN,
+    ),
+    "moved, and handed out by its old module's __getattr__": (
+        "from . import work_of_tomorrow as now\ndef __getattr__(name):\n    return getattr(now, name)\n",
+        "absent",
+        "framework.work has no work",
+    ),
     "only another body": (
         UPSTREAM.replace('return "upstream did %s" % amount', "return print(amount) or open(amount)"),
         "compatible",
@@ -137,7 +150,8 @@ def test_a_changed_target_gets_its_verdict_before_and_after_the_import(tmp_path,
     assert before[0] == ("waiting" if fits else "skipped")
     # A module that nobody has imported is awaited all the same.
     assert after[0] == ("applied" if fits else "waiting" if work is None else "skipped")
-    assert ours == (["work"] if fits else [])
+    in_both = work is not None and "import Worker, work" in work
+    assert ours == (["work"] * (2 if in_both else 1) if fits else [])
 
 
 ODD_VERSIONS = ["1.3.0", "1.3.0.dev1", "2.15.0a0+git3f2a1c", "1.2.0-our-fork", "0.0.1", "main", ""]
