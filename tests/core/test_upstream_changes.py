@@ -105,6 +105,45 @@ CHANGES = {
         "changed",
         "it is no plain function but of type _lru_cache_wrapper" + SINCE + "calls functools.lru_cache",
     ),
+    "an instance of a class": (
+        "class Retried:\n    def __init__(self, function): self.__wrapped__ = function\n"
+        "    def __call__(self, *args): return self.__wrapped__(*args)\n" + HEAD + "@Retried\n" + KEPT,
+        "changed",
+        "it is no plain function but of type Retried" + SINCE + "other statements, the same calls",
+    ),
+    "an object of wrapt's": (
+        "import wrapt\n@wrapt.decorator\ndef retried(wrapped, instance, args, keywords):\n"
+        "    return wrapped(*args, **keywords)\n" + HEAD + "@retried\n" + KEPT,
+        "changed",
+        "it is no plain function but of type FunctionWrapper" + SINCE + "other statements, the same calls",
+    ),
+    "a function around a coroutine": (
+        "import functools\ndef ran(function):\n    @functools.wraps(function)\n"
+        "    def run(*args): return function(*args)\n    return run\n"
+        + HEAD + "@ran\nasync " + KEPT,
+        "changed",
+        "it is a coroutine by now" + SINCE + "other statements, the same calls",
+    ),
+    "a generator": (
+        UPSTREAM.replace('return "upstream did %s"', 'yield "upstream did %s"'),
+        "changed",
+        "it is a generator by now" + SINCE + "other statements, the same calls",
+    ),
+    "only by name": (
+        UPSTREAM.replace("def work(amount)", "def work(*, amount)"),
+        "changed",
+        "its signature (*, amount) does not begin with amount" + SINCE + "was (amount)",
+    ),
+    "after another": (
+        UPSTREAM.replace("def work(amount)", "def work(unit=None, amount=1)"),
+        "changed",
+        "its signature (unit=None, amount=1) does not begin with amount" + SINCE + "was (amount)",
+    ),
+    "only by position": (
+        UPSTREAM.replace("def work(amount)", "def work(amount, /)"),
+        "compatible",
+        NOT_RUN + SINCE + "was (amount)",
+    ),
     "a module of another name": (
         None,
         "absent",
@@ -242,3 +281,24 @@ def test_an_odd_version_has_the_variants_of_the_release_it_begins_with(tmp_path,
 def test_a_fork_of_the_last_release_with_the_fault_still_has_the_patch(tmp_path):
     before, after, ours = verdicts(tmp_path, UPSTREAM, "1.2.0-our-fork", tested=("1.2.0",), fixed_in=">=1.3")
     assert (before[:2], after[:2], ours) == (["waiting", "same"], ["applied", "same"], ["work"])
+
+
+TRACER = """
+    import wrapt
+
+    def wrapper(wrapped, instance, args, keywords):
+        return "traced, " + wrapped(*args, **keywords)
+
+    def trace(module):
+        wrapt.wrap_function_wrapper(module, "work", wrapper)
+        wrapt.wrap_function_wrapper(module, "Worker.work", wrapper)
+"""
+
+
+def test_what_a_tracer_has_wrapped_is_still_upstreams_function(tmp_path):
+    made_up.write_files(tmp_path, {"tracer.py": TRACER})
+    work = UPSTREAM + "\nimport sys, tracer\ntracer.trace(sys.modules[__name__])\n"
+    before, after, ours = verdicts(tmp_path, work, tested=("1.2.0",))
+    assert (before[:2], after[:2], ours) == (["waiting", "same"], ["applied", "same"], ["work"])
+    worked, *_ = made_up.lines(tmp_path, SHOWN)
+    assert worked == "patched, traced, upstream did 3 patched, traced, upstream's worker did 3"

@@ -58,6 +58,7 @@ PATCH = patch(
 @PATCH.replaces(
     "torch.distributed.distributed_c10d:init_process_group",
     parameters=("backend", "init_method", "timeout", "world_size", "rank", "store"),
+    by_name=True,
 )
 def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments and result as upstream's, in every torch release."""
@@ -82,7 +83,9 @@ def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-@PATCH.replaces("torch.distributed.distributed_c10d:new_group", parameters=("timeout", "backend"))
+@PATCH.replaces(
+    "torch.distributed.distributed_c10d:new_group", parameters=("timeout", "backend"), by_name=True
+)
 def new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """An explicit limit is kept; a missing one is the floor instead of the backend's default."""
     signature = inspect.signature(original)
