@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 from packaging.version import Version
 
-from ddp_patches.engine import catalogue, known, versions
+from ddp_patches.engine import catalogue, definitions, known, versions
 from ddp_patches.engine.fingerprint import Definition
 from fingerprints import collect, frameworks, packing
 
@@ -96,6 +97,32 @@ def test_a_variant_begins_where_the_code_changes(package):
                     if fingerprints_in(package, first, t) != fingerprints_in(package, last, t)
                 ]
                 assert changes and not between, (patch.id, first, last)
+
+
+def function_with(signature):
+    def function(): ...
+
+    (node,) = ast.parse("def function%s: ..." % signature).body
+    function.__signature__ = definitions.signature(node.args)
+    return function
+
+
+@pytest.mark.parametrize("package", FRAMEWORKS)
+def test_each_release_that_has_a_target_has_one_variant_for_it_which_binds(package):
+    """The whole table of what would be applied where, without running any of it."""
+    judged = 0
+    for patch in our_patches(package):
+        for target in {str(variant.target) for variant in patch.variants}:
+            for release in known.looked_at(package):
+                found = [v for v in versions.variants_for(patch, release) if str(v.target) == target]
+                for definition in known.in_release(package, target, release):
+                    assert len(found) == 1, (patch.id, target, release)
+                    (variant,) = found
+                    function = function_with(definition.signature)
+                    problem = versions.signature_problem(function, variant.parameters, variant.by_name)
+                    assert problem is None, (patch.id, target, release, problem)
+                    judged += 1
+    assert judged >= len(known.looked_at(package)) / 2, "nearly nothing was compared"
 
 
 @pytest.mark.parametrize("package", FRAMEWORKS)
