@@ -79,7 +79,7 @@ def verdict(
     shown = "%s %s" % (patch.package, version or "of unknown version")
     problem = shape_problem(original) or signature_problem(original, variant.parameters, variant.by_name)
     if problem:
-        return CHANGED, problem + _since(patch, variant, version, source)
+        return CHANGED, problem + since(patch.package, str(variant.target), version, source)
     tested = tested_releases(patch)
     if known.release(version) in tested:
         if _is_as_published(patch, variant, version, source):
@@ -92,7 +92,7 @@ def verdict(
             reason = "not run by our tests on %s; its code is that of %s, on which they ran it"
             return SAME, reason % (shown, release)
     return COMPATIBLE, "not run by our tests on %s; the signature fits%s" % (
-        shown, _since(patch, variant, version, source)
+        shown, since(patch.package, str(variant.target), version, source)
     )  # fmt: skip
 
 
@@ -109,12 +109,12 @@ def _prints(patch: Patch, variant: Variant, release: str) -> Set[str]:
     return {d.fingerprint for d in known.in_release(patch.package, str(variant.target), release)}
 
 
-def _since(patch: Patch, variant: Variant, version: Optional[str], source: Optional[Definition]) -> str:
+def since(package: str, target: str, version: Optional[str], source: Optional[Definition]) -> str:
     """How the installed source differs from the nearest release that is known, as the end of a sentence.
 
     We know hashes, signatures and calls of that release, and not its source, which is not ours to ship.
     """
-    nearest = known.nearest(patch.package, str(variant.target), version) if source is not None else None
+    nearest = known.nearest(package, target, version) if source is not None else None
     if source is None or nearest is None or nearest[1].fingerprint == source.fingerprint:
         return ""
     release, before = nearest
