@@ -126,10 +126,12 @@ def patch(
         package: the import name whose ``__version__`` decides which variant is used.
         summary: what it does, one line, for ``patches.md`` and ``ddp-patches list``.
         why: which fault it cures; upstream: link to the report or the source; since: our release;
-            remove_when: the day on which it is no longer needed, found by a test of ours that is marked
-            ``upstream_fault(id)``; or "never: " and the reason.
+            remove_when: the day on which it is no longer needed, for people; or "never: " and the reason.
+            What programs go by is ``fixed_in``, together with a test that is marked ``upstream_fault(id)``.
         tested: upstream versions that its tests are for; each counts once they have passed there.
-        fixed_in: specifier of upstream versions that no longer need it.
+        fixed_in: specifier of upstream versions that no longer need it: there it is ``fixed upstream`` and
+            left out. Empty until the test that is marked ``upstream_fault(id)``, which runs upstream's code
+            without the patch, no longer finds the fault in a release and fails.
         condition: called before applying; a returned sentence is the reason to skip.
 
     Raises ValueError if the id is taken.
