@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from . import settings
-from .overview import PatchRow, Status, severity
+from .engine import fingerprint, versions
+from .overview import PatchRow, Status, load_catalogue, severity
 
 _OF_A_STALL = ("time", "seconds", "kind", "severity", "missing", "sentence", "path")
 
@@ -46,6 +47,29 @@ def merge(ranks: Sequence[Mapping[str, Any]]) -> List[PatchRow]:
             row.reason = "on rank %s of %d: %s" % (", ".join(same), len(ranks), row.reason)
         merged.append(row)
     return merged
+
+
+def say_what_changed(rows: Sequence[PatchRow]) -> None:
+    """Add to the reason of what is ``changed`` how it differs from the nearest release that is known.
+
+    A rank does not read its frameworks' sources. They are read here, where the same version is installed.
+    """
+    changed = [row for row in rows if row.verdict == versions.CHANGED and "; since " not in row.reason]
+    if not changed:
+        return
+    from .inspection import installed, source
+
+    packages = installed.find_all({row.package for row in changed})
+    targets = {str(variant.target) for patch in load_catalogue()[0] for variant in patch.variants}
+    for row in changed:
+        module, _, attribute = row.target.partition(":")
+        if row.package in packages and packages[row.package].version == row.version:
+            definition = fingerprint.of_file(source.file_of(module), attribute)
+            for target in targets:
+                modules, _, name = target.partition(":")
+                if name == attribute and module in modules.split("|"):
+                    row.reason += versions.since(row.package, target, row.version, definition)
+                    break
 
 
 def _with_text(name: str, row: Any) -> Dict[str, Any]:

@@ -108,6 +108,7 @@ def _show_run(wanted: str, json_wanted: bool) -> int:
         print("ddp-patches: there is no ledger of a job %r; %s" % (run_id, hint), file=sys.stderr)
         return 1
     found = overview_job.of_run({**record, "stalls": overview_job.stalls(run_folder.stalls(run_id))})
+    overview_job.say_what_changed(found.patches)
     print(as_json(found.as_dict()) if json_wanted else overview_text.text(found, colours_wanted()))
     return 0
 

@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from packaging.version import InvalidVersion, Version
@@ -25,6 +26,9 @@ from packaging.version import InvalidVersion, Version
 from .fingerprint import Definition
 
 PATH = os.path.join(os.path.dirname(__file__), "known.json")
+
+# With a dot at least: "3f2a1c0-dirty" is a commit, and no third release.
+_RELEASE_AT_THE_START = re.compile(r"v?\d+(\.\d+)+((a|b|rc)\d+)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +85,18 @@ def release(version: Optional[str]) -> str:
     return (version or "").partition("+")[0]
 
 
+def parsed(version: Optional[str]) -> Optional[Version]:
+    """The version, or the release that it begins with ("8.2.103-our-fork"); None where there is neither.
+
+    Who asks takes None (a checkout without metadata, "main") for newer than all known releases.
+    """
+    try:
+        return Version(version or "")
+    except InvalidVersion:
+        found = _RELEASE_AT_THE_START.match(version or "")
+        return Version(found.group()) if found else None
+
+
 def in_release(package: str, target: str, version: Optional[str]) -> List[Definition]:
     """What the target is in a release; nothing for one that was not looked at or does not have it.
 
@@ -91,10 +107,7 @@ def in_release(package: str, target: str, version: Optional[str]) -> List[Defini
 
 
 def nearest(package: str, target: str, version: Optional[str]) -> Optional[Tuple[str, Definition]]:
-    """The newest release that has the target and is not newer than ``version``, else the oldest one.
-
-    A version that cannot be read (a fork's, a checkout's) is taken for newer than all known ones.
-    """
+    """The newest release that has the target and is not newer than ``version``, else the oldest one."""
     found = {name: known.definition for known in of_target(package, target) for name in known.releases}
     if not found:
         return None
@@ -105,7 +118,5 @@ def nearest(package: str, target: str, version: Optional[str]) -> Optional[Tuple
 
 def is_newer(known: str, version: Optional[str]) -> bool:
     """Whether a known release is newer than ``version``; never, where that cannot be read."""
-    try:
-        return Version(known) > Version(release(version))
-    except InvalidVersion:
-        return False
+    asked = parsed(release(version))
+    return asked is not None and Version(known) > asked

@@ -61,6 +61,7 @@ class Variant:
     parameters: Tuple[str, ...]
     build: Builder
     stranger: Optional[Callable[[Callable[..., Any]], Optional[str]]] = None
+    by_name: bool = False
 
 
 @dataclasses.dataclass
@@ -85,18 +86,21 @@ class Patch:
         parameters: Tuple[str, ...] = (),
         versions: str = "",
         stranger: Optional[Callable[[Callable[..., Any]], Optional[str]]] = None,
+        by_name: bool = False,
     ) -> Callable[[Builder], Builder]:
         """Decorator for the function that builds the replacement of ``target``.
 
         ``parameters``: names that the replacement hands to upstream or reads. If the installed
-        signature lacks one of them, or requires another, the verdict is ``changed`` and upstream is
-        left alone. ``versions``: a specifier such as ``">=8.0,<8.4.100"``. ``stranger``: for a module name
+        signature lacks one of them, requires another, or does not take them by position, as the first and
+        in this order, the verdict is ``changed`` and upstream is left alone. ``by_name``: the replacement
+        hands its call on as it came, or binds it to the installed signature; order and kind then do not
+        matter. ``versions``: a specifier such as ``">=8.0,<8.4.100"``. ``stranger``: for a module name
         that others use as well; gets upstream's function and returns why it is somebody else's, or None.
         """
         parsed = Target.parse(target)
 
         def decorator(build: Builder) -> Builder:
-            self.variants.append(Variant(parsed, versions, tuple(parameters), build, stranger))
+            self.variants.append(Variant(parsed, versions, tuple(parameters), build, stranger, by_name))
             return build
 
         return decorator
@@ -122,10 +126,12 @@ def patch(
         package: the import name whose ``__version__`` decides which variant is used.
         summary: what it does, one line, for ``patches.md`` and ``ddp-patches list``.
         why: which fault it cures; upstream: link to the report or the source; since: our release;
-            remove_when: the day on which it is no longer needed, found by a test of ours that is marked
-            ``upstream_fault(id)``; or "never: " and the reason.
+            remove_when: the day on which it is no longer needed, for people; or "never: " and the reason.
+            What programs go by is ``fixed_in``, together with a test that is marked ``upstream_fault(id)``.
         tested: upstream versions that its tests are for; each counts once they have passed there.
-        fixed_in: specifier of upstream versions that no longer need it.
+        fixed_in: specifier of upstream versions that no longer need it: there it is ``fixed upstream`` and
+            left out. Empty until the test that is marked ``upstream_fault(id)``, which runs upstream's code
+            without the patch, no longer finds the fault in a release and fails.
         condition: called before applying; a returned sentence is the reason to skip.
 
     Raises ValueError if the id is taken.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Any, List, Optional, Set, Tuple
+import types
+from typing import Any, Iterator, List, Optional, Set, Tuple
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from . import known, passed
 from .fingerprint import Definition
@@ -27,25 +28,26 @@ FITTING = (TESTED, SAME, COMPATIBLE)
 FROM_THE_TARGET = FITTING + (CHANGED,)
 
 _MOST_NAMES = 6  # calls that are named of a difference
+_MOST_LAYERS = 50  # around a function; more than anybody has, and objects that answer to any name have no end
 
 
 def imported_version(package: str) -> Optional[str]:
     """``__version__`` of the imported package, or None. Distribution names are not asked: forks differ."""
-    found = getattr(sys.modules.get(package), "__version__", None)
-    return str(found) if found is not None else None
+    try:
+        found = getattr(sys.modules.get(package), "__version__", None)
+        return str(found) if found is not None else None
+    except Exception:  # of the module's own __getattr__
+        return None
 
 
 def within(version: Optional[str], specifier: str) -> bool:
     """Whether ``version`` is in ``specifier``; local parts (``+cu118``) and pre-releases count as theirs.
 
-    A version that cannot be read (a fork's, a checkout's) is taken for newer than all known ones.
+    A version that cannot be read (a checkout's) is taken for newer than all known ones.
     """
     if not specifier:
         return True
-    try:
-        parsed = Version(version or "")
-    except InvalidVersion:
-        parsed = Version("9999")
+    parsed = known.parsed(version) or Version("9999")
     # A pre-release sorts before its release, but has the release's code: compare by the release.
     return SpecifierSet(specifier).contains(Version(parsed.base_version), prereleases=True)
 
@@ -75,9 +77,9 @@ def verdict(
     if patch.fixed_in and within(version, patch.fixed_in):
         return FIXED, "upstream %s no longer needs it (%s)" % (version, patch.fixed_in)
     shown = "%s %s" % (patch.package, version or "of unknown version")
-    problem = shape_problem(original) or signature_problem(original, variant.parameters)
+    problem = shape_problem(original) or signature_problem(original, variant.parameters, variant.by_name)
     if problem:
-        return CHANGED, problem + _since(patch, variant, version, source)
+        return CHANGED, problem + since(patch.package, str(variant.target), version, source)
     tested = tested_releases(patch)
     if known.release(version) in tested:
         if _is_as_published(patch, variant, version, source):
@@ -90,7 +92,7 @@ def verdict(
             reason = "not run by our tests on %s; its code is that of %s, on which they ran it"
             return SAME, reason % (shown, release)
     return COMPATIBLE, "not run by our tests on %s; the signature fits%s" % (
-        shown, _since(patch, variant, version, source)
+        shown, since(patch.package, str(variant.target), version, source)
     )  # fmt: skip
 
 
@@ -107,12 +109,12 @@ def _prints(patch: Patch, variant: Variant, release: str) -> Set[str]:
     return {d.fingerprint for d in known.in_release(patch.package, str(variant.target), release)}
 
 
-def _since(patch: Patch, variant: Variant, version: Optional[str], source: Optional[Definition]) -> str:
+def since(package: str, target: str, version: Optional[str], source: Optional[Definition]) -> str:
     """How the installed source differs from the nearest release that is known, as the end of a sentence.
 
     We know hashes, signatures and calls of that release, and not its source, which is not ours to ship.
     """
-    nearest = known.nearest(patch.package, str(variant.target), version) if source is not None else None
+    nearest = known.nearest(package, target, version) if source is not None else None
     if source is None or nearest is None or nearest[1].fingerprint == source.fingerprint:
         return ""
     release, before = nearest
@@ -133,17 +135,47 @@ def _listed(names: List[str]) -> str:
 
 def shape_problem(original: Any) -> Optional[str]:
     """Why ``original`` is no plain function, or None."""
-    if inspect.isclass(original):
+    # By the type: wrapt's objects pretend to be of the class of what they wrap, also to isinstance().
+    if issubclass(type(original), type):
         return "it is no function but a class"
-    if inspect.iscoroutinefunction(original) or inspect.isasyncgenfunction(original):
+    if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in _layers(original)):
         return "it is a coroutine by now"
-    if not inspect.isfunction(original):
-        return "it is no plain function but of type %s" % type(original).__name__
+    upstreams = next((f for f in _layers(original) if not _is_wrapped_by_others(f)), None)
+    if type(upstreams) is not types.FunctionType:
+        return "it is no plain function but of type %s" % type(upstreams).__name__
+    # Not of what it wraps: contextmanager makes a plain function of a generator.
+    if inspect.isgeneratorfunction(upstreams):
+        return "it is a generator by now"
     return None
 
 
-def signature_problem(original: Any, parameters: Tuple[str, ...]) -> Optional[str]:
-    """What keeps ``parameters`` from being the ones that ``original`` needs, or None."""
+def _layers(original: Any) -> Iterator[Any]:
+    """``original`` and what it wraps, as ``functools.wraps`` and wrapt note it, from the outside in."""
+    for _ in range(_MOST_LAYERS):
+        yield original
+        original = getattr(original, "__wrapped__", None)
+        if original is None:
+            return
+
+
+def _is_wrapped_by_others(original: Any) -> bool:
+    """Whether code of another package has put a transparent wrapper of wrapt's around upstream's function.
+
+    Tracers do so to every function of interest; it is called as before, and so is our replacement. A
+    decorator of upstream's own means that upstream has made something else of its function.
+    """
+    wrapper = getattr(original, "_self_wrapper", None)
+    module = getattr(wrapper, "__module__", None) or ""
+    home = getattr(original, "__module__", None) or ""
+    return wrapper is not None and module.partition(".")[0] != home.partition(".")[0]
+
+
+def signature_problem(original: Any, parameters: Tuple[str, ...], by_name: bool = False) -> Optional[str]:
+    """What keeps ``parameters`` from being the ones that ``original`` needs, or None.
+
+    Not ``by_name``: they are handed on by position, where another order would give upstream wrong values
+    without a word.
+    """
     try:
         live = inspect.signature(original).parameters
     except (TypeError, ValueError) as error:
@@ -159,4 +191,14 @@ def signature_problem(original: Any, parameters: Tuple[str, ...]) -> Optional[st
     added = [name for name in required if name not in parameters and name != "self"]
     if added:
         return "its signature %s requires %s" % (inspect.signature(original), ", ".join(added))
+    begins = [
+        name for name, p in live.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and name != "self"
+    ]  # fmt: skip
+    wanted = [name for name in parameters if name != "self"]
+    if any(p.kind is p.VAR_POSITIONAL for p in live.values()):
+        # What a decorator without functools.wraps hands on as *args.
+        begins += [name for name in wanted if name not in live]
+    if not by_name and wanted != begins[: len(wanted)]:
+        return "its signature %s does not begin with %s" % (inspect.signature(original), ", ".join(wanted))
     return None

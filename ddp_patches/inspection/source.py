@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import os
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 from ..engine.apply import Absent
 from ..engine.definitions import (
@@ -63,7 +63,7 @@ def stand_in(module: str, attribute: str) -> Any:
         binding = _read(binding.body, home).names.get(part)
     if binding is None:
         raise Absent("%s has no %s" % (module, attribute))
-    return _build(binding, "%s:%s" % (module, attribute))
+    return _build(binding, home, "%s:%s" % (module, attribute))
 
 
 def module_file(module: str) -> Tuple[str, bool]:
@@ -195,12 +195,13 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     return ".".join(base + ([node.module] if node.module else []))
 
 
-def _build(binding: Any, target: str) -> Any:
+def _build(binding: Any, home: str, target: str) -> Any:
     if isinstance(binding, ast.ClassDef):
         return type(binding.name, (), {})
     if not isinstance(binding, FunctionNode):
         raise Untold("%s is the result of an expression" % target)
     function = _function(binding)
+    function.__module__ = home
     for decorator in reversed(binding.decorator_list):
         name = decorator_name(decorator)
         if name in ("staticmethod", "classmethod", "property"):
@@ -209,24 +210,88 @@ def _build(binding: Any, target: str) -> Any:
             )
         elif name in ("lru_cache", "cache"):
             function = functools.lru_cache(maxsize=None)(function)
-        elif name == "asynccontextmanager":  # makes a plain function of a coroutine
-            function = _with_signature(_plain(), binding)
-        # Every other decorator is taken to keep the signature, as contextmanager and functools.wraps do.
+        else:
+            function = _decorated(function, decorator, home)
     return function
+
+
+def _decorated(function: Any, decorator: ast.expr, home: str) -> Any:
+    """What a decorator makes of a function, as far as its own source shows that.
+
+    Every other one is taken to keep the signature, as contextmanager and functools.wraps do.
+    """
+    try:
+        found, module = _decorator(decorator, home)
+    except LookupError:
+        return function
+    if isinstance(found, ast.ClassDef) and not isinstance(decorator, ast.Call) and _is_called(found):
+        return type(found.name, (), {})()
+    if isinstance(found, FunctionNode) and _uses_wrapt(found, module):
+        import wrapt  # nobody's start-up waits for it here
+
+        def wrapper(wrapped: Any, instance: Any, args: Any, keywords: Any) -> None:
+            pass
+
+        wrapper.__module__ = module
+        return wrapt.FunctionWrapper(function, wrapper)
+    return function
+
+
+def _decorator(node: ast.expr, home: str) -> Tuple[Any, str]:
+    """What ``@name``, ``@module.name`` and calls of the two name, and the module in which that is written."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Name):
+        return _in_module(home, node.id, 0)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        owner = _namespace(home).names.get(node.value.id)
+        if isinstance(owner, _Imported):  # from package import module
+            return _in_module("%s.%s" % (owner.module, owner.name), node.attr, 0)
+    return None, home
+
+
+def _is_called(node: ast.ClassDef) -> bool:
+    """Whether objects of a class stand in for functions; its own ``__new__`` may make something else."""
+    methods = {each.name for each in node.body if isinstance(each, FunctionNode)}
+    return "__call__" in methods and "__new__" not in methods
+
+
+def _uses_wrapt(decorator: Function, module: str) -> bool:
+    """Whether it is a decorator made with ``wrapt.decorator``, or a function that makes one."""
+    names = _namespace(module).names
+    for node in ast.walk(decorator):
+        for each in getattr(node, "decorator_list", ()):
+            each = each.func if isinstance(each, ast.Call) else each
+            owner = getattr(getattr(each, "value", None), "id", "")
+            imported = names.get(getattr(each, "id", ""))
+            source = imported.module if isinstance(imported, _Imported) else owner
+            if decorator_name(each) == "decorator" and source.partition(".")[0] == "wrapt":
+                return True
+    return False
 
 
 def _function(node: Function) -> Any:
     async def coroutine() -> None:
         pass
 
-    return _with_signature(coroutine if isinstance(node, ast.AsyncFunctionDef) else _plain(), node)
+    def generator() -> Iterator[None]:
+        yield
 
-
-def _plain() -> Any:
     def plain() -> None:
         pass
 
-    return plain
+    if isinstance(node, ast.AsyncFunctionDef):
+        return _with_signature(coroutine, node)
+    return _with_signature(generator if not node.decorator_list and _yields(node) else plain, node)
+
+
+def _yields(function: ast.AST) -> bool:
+    """Whether a function's own body yields; functions and classes in it are others' bodies."""
+    return any(
+        isinstance(part, (ast.Yield, ast.YieldFrom)) or _yields(part)
+        for part in ast.iter_child_nodes(function)
+        if not isinstance(part, (*FunctionNode, ast.ClassDef, ast.Lambda))
+    )
 
 
 def _with_signature(function: Any, node: Function) -> Any:

@@ -58,7 +58,9 @@ def by_index(patch_id: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """``_rand_another(idx)``: an index of the data set, as numpy's integer; raises NoSample at the bound."""
     import numpy
 
-    def replacement(self: Any, idx: Any) -> Any:
+    def replacement(self: Any, idx: Any, *more: Any, **named: Any) -> Any:
+        if more or named:  # which no release known has
+            return original(self, idx, *more, **named)
         drawn = another(patch_id, self, sys._getframe(1), idx)
         return original(self, idx) if drawn is None else numpy.int64(drawn)
 
@@ -68,10 +70,10 @@ def by_index(patch_id: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def compose(patch_id: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """A pipeline's call that, while a chain of draws runs, notes which transform returned None."""
 
-    def replacement(self: Any, data: Any) -> Any:
+    def replacement(self: Any, data: Any, *more: Any, **named: Any) -> Any:
         chain = resampler.active_chain()
-        if chain is None or chain.pipeline is not self:
-            return original(self, data)
+        if more or named or chain is None or chain.pipeline is not self:
+            return original(self, data, *more, **named)
         watched = ledger.attempt(patch_id, functools.partial(_Watched, self, chain), None)
         if watched is None:
             return original(self, data)

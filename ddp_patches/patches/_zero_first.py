@@ -19,10 +19,12 @@ def replacement_of(patch_id: str, original: Callable[..., Any]) -> Callable[...,
     """The context manager that takes ``original``'s place; its argument is upstream's ``local_rank``."""
 
     @contextlib.contextmanager
-    def replacement(local_rank: int) -> Iterator[None]:
-        barriers = ledger.attempt(patch_id, lambda: _barriers(patch_id, local_rank), None)
+    def replacement(local_rank: int, *more: Any, **named: Any) -> Iterator[None]:
+        barriers = None
+        if not (more or named):  # no release known has more arguments: a group of some ranks, say
+            barriers = ledger.attempt(patch_id, lambda: _barriers(patch_id, local_rank), None)
         if barriers is None:
-            with original(local_rank):
+            with original(local_rank, *more, **named):
                 yield
         elif local_rank != 0:
             _meet(patch_id, barriers.meet, barriers)

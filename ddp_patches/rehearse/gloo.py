@@ -36,7 +36,7 @@ def rehearsed_backend(backend: str | None) -> str | None:
     return "gloo" if names & _DEVICE_BACKENDS else backend
 
 
-@gloo.replaces("torch.distributed.distributed_c10d:init_process_group", parameters=("backend",))
+@gloo.replaces("torch.distributed.distributed_c10d:init_process_group", parameters=("backend",), by_name=True)
 def init_process_group(original: Function) -> Function:
     signature = inspect.signature(original)
 
@@ -52,7 +52,7 @@ def init_process_group(original: Function) -> Function:
     return replacement
 
 
-@gloo.replaces("torch.distributed.distributed_c10d:new_group", parameters=("backend",))
+@gloo.replaces("torch.distributed.distributed_c10d:new_group", parameters=("backend",), by_name=True)
 def new_group(original: Function) -> Function:
     signature = inspect.signature(original)
 
@@ -69,7 +69,7 @@ def new_group(original: Function) -> Function:
     return replacement
 
 
-@gloo.replaces("torch.distributed.distributed_c10d:barrier", parameters=("device_ids",))
+@gloo.replaces("torch.distributed.distributed_c10d:barrier", parameters=("device_ids",), by_name=True)
 def barrier(original: Function) -> Function:
     signature = inspect.signature(original)
 
@@ -82,7 +82,7 @@ def barrier(original: Function) -> Function:
     return replacement
 
 
-@gloo.replaces("torch.distributed.distributed_c10d:broadcast", parameters=("tensor", "src"))
+@gloo.replaces("torch.distributed.distributed_c10d:broadcast", parameters=("tensor", "src"), by_name=True)
 def broadcast(original: Function) -> Function:
     signature = inspect.signature(original)
 
@@ -101,6 +101,7 @@ def broadcast(original: Function) -> Function:
 @gloo.replaces(
     "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
     parameters=("module", "device_ids", "output_device"),
+    by_name=True,
 )
 def distributed_data_parallel(original: Function) -> Function:
     signature = inspect.signature(original)

@@ -50,7 +50,7 @@ def with_device(overrides: Any, device: str) -> dict[str, Any]:
     return {**dict(given or {}), "device": device}
 
 
-@stand_in.replaces(_TRAINER + ".__init__", parameters=("overrides",))
+@stand_in.replaces(_TRAINER + ".__init__", parameters=("overrides",), by_name=True)
 def trainer_init(original: Function) -> Function:
     signature = inspect.signature(original)
 
@@ -76,14 +76,16 @@ def _setup_ddp(original: Function) -> Function:
 
 
 # One method, three signatures.
-stand_in.replaces(_TRAINER + "._setup_ddp", parameters=("rank", "world_size"), versions="<8.0.58")(_setup_ddp)
-stand_in.replaces(_TRAINER + "._setup_ddp", parameters=("world_size",), versions=">=8.0.58,<8.3.200")(
-    _setup_ddp
-)
+stand_in.replaces(
+    _TRAINER + "._setup_ddp", parameters=("rank", "world_size"), versions="<8.0.58", by_name=True
+)(_setup_ddp)
+stand_in.replaces(
+    _TRAINER + "._setup_ddp", parameters=("world_size",), versions=">=8.0.58,<8.3.200", by_name=True
+)(_setup_ddp)
 stand_in.replaces(_TRAINER + "._setup_ddp", versions=">=8.3.200")(_setup_ddp)
 
 
-@stand_in.replaces(_TORCH_UTILS + ":select_device", parameters=("device",))
+@stand_in.replaces(_TORCH_UTILS + ":select_device", parameters=("device",), by_name=True)
 def select_device(original: Function) -> Function:
     def replacement(*args: Any, **keywords: Any) -> Any:
         if not _trainers_under_construction:  # predicting, validating: a single process, on the CPU
@@ -95,7 +97,7 @@ def select_device(original: Function) -> Function:
 
 
 # From 8.3.218 on a rank's final evaluation names the CUDA device itself.
-@stand_in.replaces("ultralytics.nn.autobackend:AutoBackend.__init__", parameters=("device",))
+@stand_in.replaces("ultralytics.nn.autobackend:AutoBackend.__init__", parameters=("device",), by_name=True)
 def auto_backend(original: Function) -> Function:
     signature = inspect.signature(original)
 

@@ -56,10 +56,10 @@ def _select_device(original: Function) -> Function:
     return replacement
 
 
-stand_in.replaces("yolov5.utils.torch_utils:select_device", parameters=("device",), stranger=stranger)(
-    _select_device
-)
-stand_in.replaces("utils.torch_utils:select_device", parameters=("device",), stranger=stranger)(
+stand_in.replaces(
+    "yolov5.utils.torch_utils:select_device", parameters=("device",), stranger=stranger, by_name=True
+)(_select_device)
+stand_in.replaces("utils.torch_utils:select_device", parameters=("device",), stranger=stranger, by_name=True)(
     _select_device
 )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
 
 import pytest
+import wrapt
 
-from ddp_patches.engine import known, passed, versions
+from ddp_patches.engine import catalogue, known, passed, versions
 from ddp_patches.engine.fingerprint import Definition
 from ddp_patches.engine.patch import Patch, Target, Variant
 from fingerprints import packing
@@ -41,13 +43,30 @@ def test_every_version_has_an_answer(version, specifier):
         ("8.5.0.dev1", "<8.5", False),
         ("8.4.100rc1", ">=8.4.100", True),
         ("8.4.99", ">=8.4.100", False),
-        ("8.0.0-our-fork", ">=8.4", True),  # cannot be read: newer than all known ones
+        # Of one that is no version, the release that it begins with.
+        ("8.0.0-our-fork", ">=8.4", False),
+        ("8.2.103-dirty", ">=8.3.200,<8.4.87", False),
+        ("v8.2.103-3-g1234567", ">=8.0.58,<8.3.200", True),
+        ("1.0.0rc6-12-gabcdef", "<1.1.0rc0", True),
+        ("2.28.2rc-7 (our own)", "<3.0.0rc0", True),
+        # Nothing to read, or the hash of a commit: newer than all known ones.
+        ("main", ">=8.4", True),
+        ("3f2a1c0-dirty", "<8.4", False),
         (None, "<8.4", False),
         ("0.9", "", True),
     ],
 )
 def test_ranges(version, specifier, inside):
     assert versions.within(version, specifier) is inside
+
+
+@pytest.mark.parametrize("suffix", ["-our-fork", "-12-gabcdef", "-dirty", "+cu118", ".dev1"])
+@pytest.mark.parametrize("package", sorted(known.read()))
+def test_a_fork_has_the_variants_of_the_release_that_it_was_made_from(package, suffix):
+    for patch in [each for each in catalogue.load() if each.package == package]:
+        for release in known.looked_at(package):
+            of_release = versions.variants_for(patch, release)
+            assert versions.variants_for(patch, release + suffix) == of_release, (patch.id, release)
 
 
 def of_package(version):
@@ -68,13 +87,35 @@ def test_a_package_that_is_not_imported_has_no_version():
     assert versions.imported_version("not_imported_at_all") is None
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, ImportError])
+def test_a_package_that_raises_when_it_is_asked_has_no_version(monkeypatch, error):
+    """A lazy module's own __getattr__ may raise anything; status() and the user's import must not."""
+    module = of_package(None)
+
+    def raising(name):
+        raise error(name)
+
+    module.__getattr__ = raising
+    monkeypatch.setitem(sys.modules, "framework", module)
+    assert versions.imported_version("framework") is None
+
+
 def work(amount, unit="h"):
     """Upstream's."""
 
 
-def judged(original=work, parameters=("amount",), version="1.2.0", tested=(), fixed_in="", source=None):
+def judged(
+    original=work,
+    parameters=("amount",),
+    version="1.2.0",
+    tested=(),
+    fixed_in="",
+    source=None,
+    by_name=False,
+):
     patch = Patch("framework.work", "framework", "", "", "", "", "", tested, fixed_in)
-    variant = Variant(Target.parse("framework:work"), "", parameters, lambda original: original)
+    build = lambda original: original  # noqa: E731
+    variant = Variant(Target.parse("framework:work"), "", parameters, build, by_name=by_name)
     return versions.verdict(patch, variant, version, original, source)
 
 
@@ -109,6 +150,8 @@ def test_fixed_upstream():
     verdict, reason = judged(version="1.3.0+cu118", fixed_in=">=1.3")
     assert (verdict, reason) == (versions.FIXED, "upstream 1.3.0+cu118 no longer needs it (>=1.3)")
     assert judged(version="1.2.0", fixed_in=">=1.3")[0] == versions.COMPATIBLE
+    assert judged(version="1.2.0-our-fork", fixed_in=">=1.3")[0] == versions.COMPATIBLE
+    assert judged(version="1.3.0-our-fork", fixed_in=">=1.3")[0] == versions.FIXED
 
 
 FIRST = Definition("first", "(amount, unit='h')", ("a", "b"))
@@ -221,6 +264,55 @@ class Descriptors:
     def attribute(self): ...
 
 
+class Decorator:
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args, **keywords): ...
+
+
+@wrapt.decorator
+def upstreams_decorator(wrapped, instance, args, keywords):
+    return wrapped(*args, **keywords)
+
+
+def traced(function):
+    """As somebody else's tool would: in a module of its own."""
+
+    def wrapper(wrapped, instance, args, keywords):
+        return wrapped(*args, **keywords)
+
+    wrapper.__module__ = "tracer.wrappers"
+    return wrapt.FunctionWrapper(function, wrapper)
+
+
+class AnswersToAnything:
+    def __getattr__(self, name):
+        return AnswersToAnything()
+
+
+def yielding(amount):
+    yield amount
+
+
+def keyword_only(*, amount): ...
+
+
+def positional_only(amount, /): ...
+
+
+def after_another(unit="h", amount=1): ...
+
+
+def among_any(*amounts, amount): ...
+
+
+def any_by_name(**keywords): ...
+
+
+def any_after_another(unit="h", *args, **keywords): ...
+
+
 def decorated_without_wraps(function):
     return lambda *args, **keywords: function(*args, **keywords)
 
@@ -240,6 +332,33 @@ def decorated_without_wraps(function):
         (vars(Descriptors)["attribute"], "changed", "it is no plain function but of type property"),
         (len, "changed", "it is no plain function but of type builtin_function_or_method"),
         (None, "changed", "it is no plain function but of type NoneType"),
+        # Objects that pretend to be the function that they wrap.
+        (Decorator(work), "changed", "it is no plain function but of type Decorator"),
+        (upstreams_decorator(work), "changed", "it is no plain function but of type FunctionWrapper"),
+        (AnswersToAnything(), "changed", "it is no plain function but of type AnswersToAnything"),
+        (functools.wraps(coroutine)(lambda *args: None), "changed", "it is a coroutine by now"),
+        (traced(coroutine), "changed", "it is a coroutine by now"),
+        (traced(work), "compatible", None),
+        (traced(traced(work)), "compatible", None),
+        (
+            traced(upstreams_decorator(work)),
+            "changed",
+            "it is no plain function but of type FunctionWrapper",
+        ),
+        (functools.wraps(work)(lambda amount: None), "compatible", None),
+        (yielding, "changed", "it is a generator by now"),
+        (contextlib.contextmanager(yielding), "compatible", None),
+        (contextlib.asynccontextmanager(generator), "changed", "it is a coroutine by now"),
+        (keyword_only, "changed", "its signature (*, amount) does not begin with amount"),
+        (among_any, "changed", "its signature (*amounts, amount) does not begin with amount"),
+        (after_another, "changed", "its signature (unit='h', amount=1) does not begin with amount"),
+        (any_by_name, "changed", "its signature (**keywords) does not begin with amount"),
+        (
+            any_after_another,
+            "changed",
+            "its signature (unit='h', *args, **keywords) does not begin with amount",
+        ),
+        (positional_only, "compatible", None),
         (7, "changed", "it is no plain function but of type int"),
         (optional_more, "compatible", None),
         (anything, "compatible", None),
@@ -256,6 +375,20 @@ def test_what_upstream_may_have_done_to_the_target(original, verdict, reason):
     found = judged(original)
     assert found[0] == verdict
     assert reason is None or found[1] == reason
+
+
+@pytest.mark.parametrize("original", [keyword_only, positional_only, after_another, among_any])
+def test_a_replacement_that_binds_by_name_bears_any_order(original):
+    assert judged(original, by_name=True)[0] == "compatible"
+    assert judged(original, ("amount", "missing"), by_name=True)[0] == "changed"
+
+
+def test_by_position_the_order_counts():
+    """Or upstream gets one value for the other, and says nothing."""
+    assert judged(after_another, ("unit", "amount"))[0] == "compatible"
+    verdict, reason = judged(after_another, ("amount", "unit"))
+    assert verdict == "changed"
+    assert reason == "its signature (unit='h', amount=1) does not begin with amount, unit"
 
 
 def test_a_signature_that_cannot_be_read():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -9,11 +10,18 @@ import sys
 import pytest
 from packaging.version import Version
 
-from ddp_patches.engine import known
+from ddp_patches.engine import catalogue, definitions, known, versions
 from ddp_patches.engine.fingerprint import Definition
 from fingerprints import collect, frameworks, packing
 
 FRAMEWORKS = sorted(frameworks.DISTRIBUTIONS)
+
+
+def our_patches(package):
+    """Those of a package, without what tests have declared."""
+    home = "ddp_patches.patches."
+    found = [patch for patch in catalogue.load() if patch.package == package]
+    return [patch for patch in found if all(v.build.__module__.startswith(home) for v in patch.variants)]
 
 
 def test_every_target_of_every_patch_is_known():
@@ -34,9 +42,91 @@ def test_the_newest_release_and_those_our_tests_ran_are_among_the_samples():
     assert collect.samples([], 3, {"1.1"}) == []
 
 
+def on_index(package):
+    """By distribution, the releases on the index, oldest first."""
+    index = collect.on_index()
+    return {name: index[name].split() for name, _ in frameworks.DISTRIBUTIONS[package]}
+
+
+def neighbours(package):
+    """Pairs of releases of one distribution that follow each other among those that were looked at.
+
+    Each with the releases between the two that were not.
+    """
+    for releases in on_index(package).values():
+        looked = [n for n, release in enumerate(releases) if release in known.looked_at(package)]
+        for first, last in zip(looked, looked[1:]):
+            yield releases[first], releases[last], releases[first + 1 : last]
+
+
+def fingerprints_in(package, release, target):
+    return {definition.fingerprint for definition in known.in_release(package, target, release)}
+
+
 @pytest.mark.parametrize("package", FRAMEWORKS)
 def test_a_bound_has_nothing_between_its_two_sides(package):
-    """Releases are in order, and no definition is known of a release that was not looked at."""
+    """Issue 6: each is exact, since both sides of it were looked at and follow each other on the index."""
+    pairs = list(neighbours(package))
+    for target in frameworks.targets(package):
+        for first, last, between in pairs:
+            before, after = (fingerprints_in(package, release, target) for release in (first, last))
+            assert before == after or not between, "%s changes somewhere in %s" % (target, between)
+
+
+@pytest.mark.parametrize("package", FRAMEWORKS)
+def test_nearly_all_releases_were_looked_at(package):
+    """Issue 6: of Ultralytics every twentieth at least, of the others each one; the first and the last."""
+    lists = on_index(package).values()
+    assert set(known.looked_at(package)) <= {release for releases in lists for release in releases}
+    for releases in lists:
+        assert {releases[0], releases[-1]} <= set(known.looked_at(package))
+    for first, last, between in neighbours(package):
+        assert len(between) < frameworks.STRIDES.get(package, 1), (first, last)
+
+
+@pytest.mark.parametrize("package", FRAMEWORKS)
+def test_a_variant_begins_where_the_code_changes(package):
+    """A patch's own bound, too: moved by one release it would lie between two with the same code."""
+    for patch in our_patches(package):
+        targets = {str(variant.target) for variant in patch.variants}
+        for first, last, between in neighbours(package):
+            if versions.variants_for(patch, first) != versions.variants_for(patch, last):
+                changes = [
+                    t
+                    for t in targets
+                    if fingerprints_in(package, first, t) != fingerprints_in(package, last, t)
+                ]
+                assert changes and not between, (patch.id, first, last)
+
+
+def function_with(signature):
+    def function(): ...
+
+    (node,) = ast.parse("def function%s: ..." % signature).body
+    function.__signature__ = definitions.signature(node.args)
+    return function
+
+
+@pytest.mark.parametrize("package", FRAMEWORKS)
+def test_each_release_that_has_a_target_has_one_variant_for_it_which_binds(package):
+    """The whole table of what would be applied where, without running any of it."""
+    judged = 0
+    for patch in our_patches(package):
+        for target in {str(variant.target) for variant in patch.variants}:
+            for release in known.looked_at(package):
+                found = [v for v in versions.variants_for(patch, release) if str(v.target) == target]
+                for definition in known.in_release(package, target, release):
+                    assert len(found) == 1, (patch.id, target, release)
+                    (variant,) = found
+                    function = function_with(definition.signature)
+                    problem = versions.signature_problem(function, variant.parameters, variant.by_name)
+                    assert problem is None, (patch.id, target, release, problem)
+                    judged += 1
+    assert judged >= len(known.looked_at(package)) / 2, "nearly nothing was compared"
+
+
+@pytest.mark.parametrize("package", FRAMEWORKS)
+def test_releases_are_in_order_and_none_is_known_that_was_not_looked_at(package):
     order = known.looked_at(package)
     assert list(order) == sorted(set(order), key=Version)
     for target in frameworks.targets(package):
@@ -48,6 +138,20 @@ def test_a_bound_has_nothing_between_its_two_sides(package):
 def test_the_file_is_as_the_script_writes_it():
     with open(known.PATH, encoding="utf-8") as file:
         assert file.read() == packing.as_text(known.read())
+    assert collect.INDEX.read_text() == collect.index_text(collect.on_index())
+
+
+def test_of_the_index_what_cannot_be_had_is_left_out(monkeypatch, tmp_path):
+    """No bound can then be closer than the releases around it."""
+    code = {"1.0": "a", "1.1": None, "1.2": "b", "1.3": "b", "1.4": "b"}
+    monkeypatch.setattr(collect.package_index, "releases", lambda distribution: list(code))
+    monkeypatch.setattr(frameworks, "DISTRIBUTIONS", {"frame": [("frame-headless", ">=1.0")]})
+    monkeypatch.setattr(frameworks, "STRIDES", {"frame": 4})
+    look_at = lambda package, distribution, release, notes: code[release] and (release, code[release])  # noqa: E731
+    monkeypatch.setattr(collect, "look_at", look_at)
+    index = {"other": "0.1"}
+    assert [release for release, _ in collect.collect("frame", tmp_path, index)] == ["1.0", "1.2", "1.4"]
+    assert index == {"other": "0.1", "frame-headless": "1.0 1.2 1.3 1.4"}
 
 
 def definition(name, calls=()):

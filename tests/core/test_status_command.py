@@ -162,6 +162,27 @@ def test_a_job_shows_every_rank(tmp_path, jobs):
     assert "on for 2 of 2 ranks" in " ".join(text.split())
 
 
+def test_a_job_says_what_has_changed_as_it_is_said_before_a_run(tmp_path, jobs, machine):
+    """The ranks do not read sources. Of another version than the job had nothing is said."""
+    (before,) = [
+        row["reason"]
+        for row in answer(tmp_path, path=[machine])["patches"]
+        if (row["id"], row["verdict"]) == ("torch.process_group_timeout", "changed")
+    ]
+    in_the_ledger, since, difference = before.partition("; since ")
+    assert since and "was (ranks=None" in difference
+    target = "torch.distributed.distributed_c10d:new_group"
+    row = {"id": "torch.process_group_timeout", "state": "skipped", "verdict": "changed",
+           "reason": in_the_ledger, "package": "torch", "target": target}  # fmt: skip
+    for version, said in (("2.99.0+cpu", before), ("2.98.0+cpu", in_the_ledger), ("", in_the_ledger)):
+        ranks = [{**rank, "patches": [{**row, "version": version}]} for rank in LEDGER["ranks"]]
+        path = tmp_path / "state" / "ddp_patches" / jobs[0] / "ledger.json"
+        path.write_text(json.dumps({**LEDGER, "run": jobs[0], "ranks": ranks}), encoding="utf-8")
+        (found,) = answer(tmp_path, "--run", "newest", path=[machine])["patches"]
+        assert found["reason"] == said
+    assert answer(tmp_path, "--run", "newest")["patches"][0]["reason"] == in_the_ledger
+
+
 def test_a_job_shows_its_stall_reports(tmp_path, jobs):
     folder = tmp_path / "state" / "ddp_patches" / jobs[0]
     for minute in range(5):

@@ -17,10 +17,11 @@ from ddp_patches.inspection import source
 from support import made_up
 
 SHAPES = """
-    import asyncio, contextlib, functools
+    import asyncio, contextlib, functools, wrapt
     from typing import TYPE_CHECKING, overload
-    from .other import imported, renamed as alias
+    from .other import imported, imported_decorator, renamed as alias
     from .stars import *
+    from . import other
 
     if TYPE_CHECKING:
         def only_for_checkers(local_rank): ...
@@ -54,6 +55,60 @@ SHAPES = """
 
     @wraps
     def decorated(local_rank): ...
+
+    @wraps
+    async def decorated_coroutine(local_rank): ...
+
+    class Decorator:
+        def __init__(self, function):
+            functools.update_wrapper(self, function)
+        def __call__(self, *args, **kwargs): ...
+
+    @Decorator
+    def instance(local_rank): ...
+
+    class Factory:
+        def __new__(cls, function):
+            return function
+        def __call__(self): ...
+
+    @Factory
+    def handed_out(local_rank): ...
+
+    @wrapt.decorator
+    def by_wrapt(wrapped, instance, args, kwargs):
+        return wrapped(*args, **kwargs)
+
+    def with_words(words):
+        @wrapt.decorator
+        def wrapper(wrapped, instance, args, kwargs):
+            return wrapped(*args, **kwargs)
+        return wrapper
+
+    @by_wrapt
+    def proxy(local_rank): ...
+
+    @with_words("deprecated")
+    def proxy_with_words(local_rank): ...
+
+    @imported_decorator
+    def proxy_from_elsewhere(local_rank): ...
+
+    @other.imported_decorator
+    def proxy_by_module(local_rank): ...
+
+    def generator(local_rank):
+        if local_rank:
+            yield
+
+    def with_generator_inside(local_rank):
+        def inside():
+            yield
+        return inside
+
+    def positional_only(local_rank, /): ...
+    def second(group=None, local_rank=0): ...
+    def second_needed(group, local_rank): ...
 
     @overload
     def overloaded(local_rank: int): ...
@@ -97,6 +152,17 @@ SHAPES = """
         def own(self, local_rank): ...
 """
 
+OTHER = """
+    from wrapt import decorator
+
+    def imported(local_rank): ...
+    def renamed(rank): ...
+
+    @decorator
+    def imported_decorator(wrapped, instance, args, kwargs):
+        return wrapped(*args, **kwargs)
+"""
+
 ATTRIBUTES = [
     "plain",
     "without",
@@ -111,6 +177,18 @@ ATTRIBUTES = [
     "async_context",
     "cached",
     "decorated",
+    "decorated_coroutine",
+    "instance",
+    "handed_out",
+    "proxy",
+    "proxy_with_words",
+    "proxy_from_elsewhere",
+    "proxy_by_module",
+    "generator",
+    "with_generator_inside",
+    "positional_only",
+    "second",
+    "second_needed",
     "overloaded",
     "defined_twice",
     "tried",
@@ -145,7 +223,7 @@ def shapes(tmp_path, monkeypatch):
         "shapes/__init__.py": "from .late import below\n",
         "shapes/late.py": "def below(local_rank): ...\n",
         "shapes/work.py": SHAPES,
-        "shapes/other.py": "def imported(local_rank): ...\ndef renamed(rank): ...\n",
+        "shapes/other.py": OTHER,
         "shapes/stars.py": "def starred(local_rank): ...\n",
         "shapes/computed.py": "import functools\nmade = functools.partial(print)\nitem = {}['x']\n",
         "shapes/broken.py": "def f(:\n",
@@ -186,6 +264,12 @@ def test_the_shapes_get_different_verdicts(shapes):
     assert found["needs_more"] == versions.CHANGED
     assert found["cached"] == versions.CHANGED
     assert found["nothing"] == versions.ABSENT
+    changed = {name for name, verdict in found.items() if verdict == versions.CHANGED}
+    assert {"async_context", "decorated_coroutine", "instance", "generator", "keyword_only"} <= changed
+    assert {"proxy", "proxy_with_words", "proxy_from_elsewhere", "proxy_by_module", "second"} <= changed
+    assert {"context", "handed_out", "positional_only", "with_generator_inside"} <= {
+        name for name, verdict in found.items() if verdict == versions.TESTED
+    }
     assert {"context", "defined_twice", "overloaded", "imported", "starred", "Trainer.method"} <= {
         name for name, verdict in found.items() if verdict == versions.TESTED
     }

@@ -32,35 +32,40 @@ PROGRAM = """
     import ddp_patches
     ddp_patches.enable(propagate=False)
     import torch, framework
-    for name in ("work", "older_work"):
+    for name in ("work", "older_work", "work_of_tomorrow"):
         try:
             importlib.import_module("framework." + name)
         except ImportError:
             pass
     after = [row for row in ddp_patches.status().patches if row.package == "framework"]
-    module = sys.modules.get("framework.work")
-    names = vars(module) if module else {}
-    ours = sorted(name for name, value in names.items() if hasattr(value, "__ddp_patches__"))
+    modules = [module for name, module in sys.modules.items() if name.startswith("framework.work")]
+    assert sys.modules["framework.work_of_tomorrow"] in modules
+    held = [(name, value) for module in modules for name, value in vars(module).items()]
+    ours = sorted(name for name, value in held if hasattr(value, "__ddp_patches__"))
     ddp_patches.disable()
     found = [[[row.state, row.verdict, row.reason] for row in rows] for rows in (before, after)]
     print(json.dumps([*found, ours]))
 """
 
 
-def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0"), fixed_in=""):
+def verdicts(folder, work, version="1.3.0", tested=(), looked_at=("1.1.0", "1.2.0"), fixed_in="", bounds=""):
     """What is said of the function `work` before and after the import, and what of ours is in the module.
 
-    None for `work`: its module has another name. The releases `looked_at` have the framework as made up.
+    None for `work`: there is only `framework.work_of_tomorrow`, which is as made up. So are the releases
+    `looked_at`.
+    `bounds`: of the variants, those of both targets.
     """
     release = {target: fingerprint.of_source(UPSTREAM, target.partition(":")[2]) for target in TARGETS}
     content = {"framework": packing.packed([(version, release) for version in looked_at])}
     (folder / "known.json").write_text(packing.as_text(content))
     said = "tested=%r, fixed_in=%r, summary=" % (tested, fixed_in)
     patches = made_up.PACKAGES["framework_patches.py"].replace("summary=", said)
+    patches = patches.replace('("amount",))', '("amount",), versions=%r)' % bounds)
     made_up.write(folder, framework____init__="__version__ = %r\n" % version)
-    made_up.write_files(folder, {"framework_patches.py": patches, "framework/work.py": work or UPSTREAM})
+    files = {"framework/work.py": work or UPSTREAM, "framework/work_of_tomorrow.py": UPSTREAM}
+    made_up.write_files(folder, {"framework_patches.py": patches, **files})
     if work is None:
-        (folder / "framework" / "work.py").rename(folder / "framework" / "work_of_tomorrow.py")
+        (folder / "framework" / "work.py").unlink()
     printed = made_up.lines(folder, PROGRAM, KNOWN=str(folder / "known.json"))
     before, after, ours = json.loads(printed[-1])
     return before[0], after[0], ours
@@ -100,10 +105,59 @@ CHANGES = {
         "changed",
         "it is no plain function but of type _lru_cache_wrapper" + SINCE + "calls functools.lru_cache",
     ),
+    "an instance of a class": (
+        "class Retried:\n    def __init__(self, function): self.__wrapped__ = function\n"
+        "    def __call__(self, *args): return self.__wrapped__(*args)\n" + HEAD + "@Retried\n" + KEPT,
+        "changed",
+        "it is no plain function but of type Retried" + SINCE + "other statements, the same calls",
+    ),
+    "an object of wrapt's": (
+        "import wrapt\n@wrapt.decorator\ndef retried(wrapped, instance, args, keywords):\n"
+        "    return wrapped(*args, **keywords)\n" + HEAD + "@retried\n" + KEPT,
+        "changed",
+        "it is no plain function but of type FunctionWrapper" + SINCE + "other statements, the same calls",
+    ),
+    "a function around a coroutine": (
+        "import functools\ndef ran(function):\n    @functools.wraps(function)\n"
+        "    def run(*args): return function(*args)\n    return run\n"
+        + HEAD + "@ran\nasync " + KEPT,
+        "changed",
+        "it is a coroutine by now" + SINCE + "other statements, the same calls",
+    ),
+    "a generator": (
+        UPSTREAM.replace('return "upstream did %s"', 'yield "upstream did %s"'),
+        "changed",
+        "it is a generator by now" + SINCE + "other statements, the same calls",
+    ),
+    "only by name": (
+        UPSTREAM.replace("def work(amount)", "def work(*, amount)"),
+        "changed",
+        "its signature (*, amount) does not begin with amount" + SINCE + "was (amount)",
+    ),
+    "after another": (
+        UPSTREAM.replace("def work(amount)", "def work(unit=None, amount=1)"),
+        "changed",
+        "its signature (unit=None, amount=1) does not begin with amount" + SINCE + "was (amount)",
+    ),
+    "only by position": (
+        UPSTREAM.replace("def work(amount)", "def work(amount, /)"),
+        "compatible",
+        NOT_RUN + SINCE + "was (amount)",
+    ),
     "a module of another name": (
         None,
         "absent",
         "there is no module framework.work; there is no module framework.older_work",
+    ),
+    "moved, and to be had from its old module": (
+        "from .work_of_tomorrow import Worker, work\n",
+        "compatible",
+        NOT_RUN,
+    ),
+    "moved, and handed out by its old module's __getattr__": (
+        "from . import work_of_tomorrow as now\ndef __getattr__(name):\n    return getattr(now, name)\n",
+        "absent",
+        "framework.work has no work",
     ),
     "only another body": (
         UPSTREAM.replace('return "upstream did %s" % amount', "return print(amount) or open(amount)"),
@@ -135,7 +189,8 @@ def test_a_changed_target_gets_its_verdict_before_and_after_the_import(tmp_path,
     assert before[0] == ("waiting" if fits else "skipped")
     # A module that nobody has imported is awaited all the same.
     assert after[0] == ("applied" if fits else "waiting" if work is None else "skipped")
-    assert ours == (["work"] if fits else [])
+    in_both = work is not None and "import Worker, work" in work
+    assert ours == (["work"] * (2 if in_both else 1) if fits else [])
 
 
 ODD_VERSIONS = ["1.3.0", "1.3.0.dev1", "2.15.0a0+git3f2a1c", "1.2.0-our-fork", "0.0.1", "main", ""]
@@ -200,3 +255,50 @@ def test_a_release_in_which_the_fault_is_cured_is_left_alone_and_status_says_so(
 def test_the_last_release_with_the_fault_still_has_the_patch(tmp_path):
     before, after, ours = verdicts(tmp_path, UPSTREAM, "1.2.0", tested=("1.2.0",), fixed_in=">=1.3")
     assert (before[:2], after[:2], ours) == (["waiting", "tested"], ["applied", "tested"], ["work"])
+
+
+BOUNDED = [
+    ("1.2.0-our-fork", "<1.3", "same"),
+    ("1.2.0-our-fork", ">=1.3", "absent"),
+    ("1.3.0rc1-12-gabcdef", "<1.3", "absent"),
+    ("1.3.0rc1-12-gabcdef", ">=1.3", "compatible"),  # our tests ran 1.2.0 alone, with another variant
+    ("main", "<1.3", "absent"),
+    ("main", ">=1.3", "compatible"),
+]
+
+
+@pytest.mark.parametrize("version, bounds, verdict", BOUNDED)
+def test_an_odd_version_has_the_variants_of_the_release_it_begins_with(tmp_path, version, bounds, verdict):
+    before, after, ours = verdicts(tmp_path, UPSTREAM, version, tested=("1.2.0",), bounds=bounds)
+    assert (before[1], after[1]) == (verdict, verdict)
+    if verdict == "absent":
+        reason = "there is no variant for framework %s" % version
+        assert (before[0], before[2], after[0], after[2], ours) == ("skipped", reason, "skipped", reason, [])
+    else:
+        assert (before[0], after[0], ours) == ("waiting", "applied", ["work"])
+
+
+def test_a_fork_of_the_last_release_with_the_fault_still_has_the_patch(tmp_path):
+    before, after, ours = verdicts(tmp_path, UPSTREAM, "1.2.0-our-fork", tested=("1.2.0",), fixed_in=">=1.3")
+    assert (before[:2], after[:2], ours) == (["waiting", "same"], ["applied", "same"], ["work"])
+
+
+TRACER = """
+    import wrapt
+
+    def wrapper(wrapped, instance, args, keywords):
+        return "traced, " + wrapped(*args, **keywords)
+
+    def trace(module):
+        wrapt.wrap_function_wrapper(module, "work", wrapper)
+        wrapt.wrap_function_wrapper(module, "Worker.work", wrapper)
+"""
+
+
+def test_what_a_tracer_has_wrapped_is_still_upstreams_function(tmp_path):
+    made_up.write_files(tmp_path, {"tracer.py": TRACER})
+    work = UPSTREAM + "\nimport sys, tracer\ntracer.trace(sys.modules[__name__])\n"
+    before, after, ours = verdicts(tmp_path, work, tested=("1.2.0",))
+    assert (before[:2], after[:2], ours) == (["waiting", "same"], ["applied", "same"], ["work"])
+    worked, *_ = made_up.lines(tmp_path, SHOWN)
+    assert worked == "patched, traced, upstream did 3 patched, traced, upstream's worker did 3"

@@ -1,5 +1,7 @@
 """Write ddp_patches/engine/known.json: what each target is in each release, from the archives on the index.
 
+And index.json beside this file, which is not shipped: the releases that there were to look at.
+
     PYTHONPATH=.:tests python -m fingerprints.collect [--notes FOLDER] [PACKAGE …]
 
 Every release of a framework is looked at; of one with hundreds a sample, and those that our tests ran, and
@@ -23,6 +25,8 @@ from ddp_patches.engine import known
 from ddp_patches.engine.fingerprint import Definition
 from fingerprints import frameworks, package_index, packing
 from fingerprints.packing import Release
+
+INDEX = pathlib.Path(__file__).with_name("index.json")
 
 
 def bounds(samples: Iterable[int], look: Callable[[int], object]) -> None:
@@ -75,8 +79,11 @@ def samples(releases: Sequence[str], stride: int, wanted: Container[str]) -> lis
     return [n for n, release in enumerate(releases) if n % stride == 0 or n == last or release in wanted]
 
 
-def collect(package: str, notes: pathlib.Path) -> list[tuple[str, Release]]:
-    """The releases of a package that were looked at, oldest first, those of its forks among them."""
+def collect(package: str, notes: pathlib.Path, index: dict[str, str]) -> list[tuple[str, Release]]:
+    """The releases of a package that were looked at, oldest first, those of its forks among them.
+
+    ``index``, by distribution, gets all releases that there are, without those that cannot be had.
+    """
     found: list[tuple[str, Release]] = []
     for distribution, specifier in frameworks.DISTRIBUTIONS[package]:
         wanted = SpecifierSet(specifier)
@@ -91,7 +98,18 @@ def collect(package: str, notes: pathlib.Path) -> list[tuple[str, Release]]:
 
         bounds(samples(releases, frameworks.STRIDES.get(package, 1), frameworks.tested(package)), look)
         found += [looked[number] for number in sorted(looked) if looked[number] is not None]
+        to_be_had = [release for n, release in enumerate(releases) if looked.get(n, True) is not None]
+        index[distribution] = " ".join(to_be_had)
     return sorted(found, key=lambda entry: Version(entry[0]))
+
+
+def on_index() -> dict[str, str]:
+    """By distribution, the releases on the index when it was last asked, oldest first."""
+    return json.loads(INDEX.read_text(encoding="utf-8"))
+
+
+def index_text(index: dict[str, str]) -> str:
+    return json.dumps(index, indent=1, sort_keys=True) + "\n"
 
 
 def main() -> None:
@@ -102,10 +120,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         notes = arguments.notes or pathlib.Path(temporary)
         notes.mkdir(parents=True, exist_ok=True)
-        content = dict(known.read())
+        content, index = dict(known.read()), on_index()
         for package in arguments.packages:
-            content[package] = packing.packed(collect(package, notes))
+            content[package] = packing.packed(collect(package, notes, index))
         pathlib.Path(known.PATH).write_text(packing.as_text(content), encoding="utf-8")
+        INDEX.write_text(index_text(index), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -50,9 +50,10 @@ def reduce_mean(original: Callable[..., Any]) -> Callable[..., Any]:
             return tensor
         return tensor.to(torch.get_default_dtype())
 
-    def replacement(tensor: Any) -> Any:
-        if not (dist.is_available() and dist.is_initialized()):
-            return original(tensor)
+    def replacement(tensor: Any, *more: Any, **named: Any) -> Any:
+        # No release known has more arguments: a group of some ranks, say.
+        if more or named or not (dist.is_available() and dist.is_initialized()):
+            return original(tensor, *more, **named)
         floating = ledger.attempt(ID, lambda: prepared(tensor), tensor)
         if dist.get_world_size() == 1:
             # A copy, as upstream's result is one; a converted tensor already is.

@@ -37,7 +37,7 @@ PATCH = patch(
 )
 
 
-@PATCH.replaces(TARGET, parameters=("launcher", "backend"))
+@PATCH.replaces(TARGET, parameters=("launcher", "backend"), by_name=True)
 def init_dist(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments as upstream's; ``timeout``: seconds, a duration or a timedelta."""
     return _launching.replacement_of(ID, TARGET, original)

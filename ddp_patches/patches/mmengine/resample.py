@@ -38,7 +38,9 @@ PATCH = patch(
 def rand_another(original: Callable[..., Any]) -> Callable[..., Any]:
     """An index of the data set; raises NoSample at the bound."""
 
-    def replacement(self: Any) -> Any:
+    def replacement(self: Any, *more: Any, **named: Any) -> Any:
+        if more or named:  # which no release known has
+            return original(self, *more, **named)
         drawn = _resampling.another(ID, self, sys._getframe(1), own_bound=_max_refetch)
         return original(self) if drawn is None else drawn
 

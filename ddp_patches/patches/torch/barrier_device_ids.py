@@ -64,7 +64,7 @@ def decide(
     return [current_device]
 
 
-@PATCH.replaces("torch.distributed.distributed_c10d:barrier", parameters=("group",))
+@PATCH.replaces("torch.distributed.distributed_c10d:barrier", parameters=("group",), by_name=True)
 def barrier(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments and result as upstream's; ``device_ids`` is accepted on every torch and backend."""
     signature = inspect.signature(original)

@@ -36,7 +36,11 @@ PATCH = patch(
 )
 
 
-@PATCH.replaces("torch.distributed.launcher.api:launch_agent", parameters=("config", "entrypoint", "args"))
+@PATCH.replaces(
+    "torch.distributed.launcher.api:launch_agent",
+    parameters=("config", "entrypoint", "args"),
+    by_name=True,
+)
 def launch_agent(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments, result and errors as upstream's."""
 

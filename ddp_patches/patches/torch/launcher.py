@@ -41,7 +41,11 @@ launcher = patch(
 )
 
 
-@launcher.replaces("torch.distributed.launcher.api:launch_agent", parameters=("config", "entrypoint", "args"))
+@launcher.replaces(
+    "torch.distributed.launcher.api:launch_agent",
+    parameters=("config", "entrypoint", "args"),
+    by_name=True,
+)
 def launch_agent(original: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(*arguments: Any, **keywords: Any) -> Any:
         found = launched.as_launcher()

@@ -19,12 +19,11 @@ from __future__ import annotations
 import datetime
 import inspect
 import os
-import sys
 import warnings
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ... import settings
-from ...engine import ledger
+from ...engine import ledger, versions
 from ...engine.patch import patch
 from ...runtime import (
     blocking_wait,
@@ -59,6 +58,7 @@ PATCH = patch(
 @PATCH.replaces(
     "torch.distributed.distributed_c10d:init_process_group",
     parameters=("backend", "init_method", "timeout", "world_size", "rank", "store"),
+    by_name=True,
 )
 def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments and result as upstream's, in every torch release."""
@@ -83,7 +83,9 @@ def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-@PATCH.replaces("torch.distributed.distributed_c10d:new_group", parameters=("timeout", "backend"))
+@PATCH.replaces(
+    "torch.distributed.distributed_c10d:new_group", parameters=("timeout", "backend"), by_name=True
+)
 def new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """An explicit limit is kept; a missing one is the floor instead of the backend's default."""
     signature = inspect.signature(original)
@@ -248,8 +250,8 @@ def _revision() -> Tuple[int, int]:
 
 
 def _packages() -> Dict[str, str]:
-    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
-    return {name: str(version) for name, version in loaded.items() if version is not None}
+    loaded = {name: versions.imported_version(name) for name in _FRAMEWORKS}
+    return {name: version for name, version in loaded.items() if version is not None}
 
 
 def _seconds(timeout: Any) -> Optional[float]:

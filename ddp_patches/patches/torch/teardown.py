@@ -56,7 +56,9 @@ class _End:
     take_back: Callable[[], None] = staticmethod(lambda: None)
 
 
-@PATCH.replaces("torch.distributed.distributed_c10d:init_process_group", parameters=("backend",))
+@PATCH.replaces(
+    "torch.distributed.distributed_c10d:init_process_group", parameters=("backend",), by_name=True
+)
 def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """Same arguments and result as upstream's; afterwards the process knows how to end."""
 
@@ -82,7 +84,9 @@ def new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-@PATCH.replaces("torch.distributed.distributed_c10d:destroy_process_group", parameters=("group",))
+@PATCH.replaces(
+    "torch.distributed.distributed_c10d:destroy_process_group", parameters=("group",), by_name=True
+)
 def destroy_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     """Ends the job for us before upstream destroys the default group."""
     signature = inspect.signature(original)

@@ -66,8 +66,12 @@ setup_ddp = patch(
 Function = Callable[..., Any]
 
 
-@setup_ddp.replaces(TRAINER + "_do_train", parameters=("rank", "world_size"), versions="<8.0.58")
-@setup_ddp.replaces(TRAINER + "_do_train", parameters=("world_size",), versions=">=8.0.58,<8.3.200")
+@setup_ddp.replaces(
+    TRAINER + "_do_train", parameters=("rank", "world_size"), versions="<8.0.58", by_name=True
+)
+@setup_ddp.replaces(
+    TRAINER + "_do_train", parameters=("world_size",), versions=">=8.0.58,<8.3.200", by_name=True
+)
 @setup_ddp.replaces(TRAINER + "_do_train", versions=">=8.3.200,<8.4.87")
 def train_by_rank(original: Function) -> Function:
     def replacement(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -90,8 +94,8 @@ def train_by_device_string(original: Function) -> Function:
     return replacement
 
 
-@setup_ddp.replaces(TARGET, parameters=("rank", "world_size"), versions="<8.0.58")
-@setup_ddp.replaces(TARGET, parameters=("world_size",), versions=">=8.0.58,<8.3.200")
+@setup_ddp.replaces(TARGET, parameters=("rank", "world_size"), versions="<8.0.58", by_name=True)
+@setup_ddp.replaces(TARGET, parameters=("world_size",), versions=">=8.0.58,<8.3.200", by_name=True)
 @setup_ddp.replaces(TARGET, versions=">=8.3.200,<8.4.87")
 def setup_by_rank(original: Function) -> Function:
     def replacement(self: Any, *arguments: Any, **keywords: Any) -> Any:
