@@ -62,6 +62,7 @@ class Variant:
     build: Builder
     stranger: Optional[Callable[[Callable[..., Any]], Optional[str]]] = None
     by_name: bool = False
+    of_any_shape: bool = False
 
 
 @dataclasses.dataclass
@@ -87,6 +88,7 @@ class Patch:
         versions: str = "",
         stranger: Optional[Callable[[Callable[..., Any]], Optional[str]]] = None,
         by_name: bool = False,
+        of_any_shape: bool = False,
     ) -> Callable[[Builder], Builder]:
         """Decorator for the function that builds the replacement of ``target``.
 
@@ -94,13 +96,17 @@ class Patch:
         signature lacks one of them, requires another, or does not take them by position, as the first and
         in this order, the verdict is ``changed`` and upstream is left alone. ``by_name``: the replacement
         hands its call on as it came, or binds it to the installed signature; order and kind then do not
-        matter. ``versions``: a specifier such as ``">=8.0,<8.4.100"``. ``stranger``: for a module name
-        that others use as well; gets upstream's function and returns why it is somebody else's, or None.
+        matter. ``of_any_shape``: upstream's may be no plain function, since the replacement never calls it
+        (``lru_cache`` makes an object). ``versions``: a specifier such as ``">=8.0,<8.4.100"``.
+        ``stranger``: for a module name that others use as well; gets upstream's function and returns why it
+        is somebody else's, or None.
         """
         parsed = Target.parse(target)
 
         def decorator(build: Builder) -> Builder:
-            self.variants.append(Variant(parsed, versions, tuple(parameters), build, stranger, by_name))
+            names = tuple(parameters)
+            variant = Variant(parsed, versions, names, build, stranger, by_name, of_any_shape)
+            self.variants.append(variant)
             return build
 
         return decorator

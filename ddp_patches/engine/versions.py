@@ -77,7 +77,8 @@ def verdict(
     if patch.fixed_in and within(version, patch.fixed_in):
         return FIXED, "upstream %s no longer needs it (%s)" % (version, patch.fixed_in)
     shown = "%s %s" % (patch.package, version or "of unknown version")
-    problem = shape_problem(original) or signature_problem(original, variant.parameters, variant.by_name)
+    problem = None if variant.of_any_shape else shape_problem(original)
+    problem = problem or signature_problem(original, variant.parameters, variant.by_name)
     if problem:
         return CHANGED, problem + since(patch.package, str(variant.target), version, source)
     tested = tested_releases(patch)

@@ -56,7 +56,7 @@ def current_device(original: Function) -> Function:
     return replacement
 
 
-@cuda.replaces("torch.cuda:device_count")
+@cuda.replaces("torch.cuda:device_count", of_any_shape=True)  # torch 1.13 to 2.0 keep the answer
 def device_count(original: Function) -> Function:
     def replacement() -> int:
         # torch's own code goes on to use what it counts; everybody else is told what the rehearsal is for.

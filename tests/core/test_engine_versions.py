@@ -111,11 +111,11 @@ def judged(
     tested=(),
     fixed_in="",
     source=None,
-    by_name=False,
+    **kinds,
 ):
     patch = Patch("framework.work", "framework", "", "", "", "", "", tested, fixed_in)
     build = lambda original: original  # noqa: E731
-    variant = Variant(Target.parse("framework:work"), "", parameters, build, by_name=by_name)
+    variant = Variant(Target.parse("framework:work"), "", parameters, build, **kinds)
     return versions.verdict(patch, variant, version, original, source)
 
 
@@ -381,6 +381,11 @@ def test_what_upstream_may_have_done_to_the_target(original, verdict, reason):
 def test_a_replacement_that_binds_by_name_bears_any_order(original):
     assert judged(original, by_name=True)[0] == "compatible"
     assert judged(original, ("amount", "missing"), by_name=True)[0] == "changed"
+
+
+def test_a_replacement_that_never_calls_upstreams_bears_any_shape():
+    assert judged(functools.lru_cache(work), of_any_shape=True)[0] == "compatible"
+    assert judged(functools.lru_cache(work), ("missing",), of_any_shape=True)[0] == "changed"
 
 
 def test_by_position_the_order_counts():
