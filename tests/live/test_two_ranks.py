@@ -41,7 +41,10 @@ PROGRAM = """
 
     job.meet(folder, "imported")
     job.start(20)
-    limit = dist.distributed_c10d._get_default_group()._get_backend(job.torch.device("cpu")).options._timeout
+    group = dist.distributed_c10d._get_default_group()
+    if hasattr(group, "_get_backend"):  # before torch 2.0 the group is the backend
+        group = group._get_backend(job.torch.device("cpu"))
+    limit = group.options._timeout
     job.total()
     if zero_first is not None:
         began = time.monotonic()

@@ -8,6 +8,8 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import types
+from typing import Any, Mapping
 
 import nox
 
@@ -31,17 +33,22 @@ def environment(session: nox.Session, name: str) -> None:
         _install(session, "--no-deps", *entry["without_dependencies"])
 
 
-def layer(session: nox.Session, name: str, folder: pathlib.Path, newest: bool = False) -> None:
-    """Have release `name`, or in its place the newest one, in a folder of its own below `folder`.
+def layer(
+    session: nox.Session,
+    name: str,
+    folder: pathlib.Path,
+    instead: Mapping[str, Any] = types.MappingProxyType({}),
+    anew: bool = False,
+) -> None:
+    """Have release `name`, or what a cell has in its place, in a folder of its own below `folder`.
 
-    What is there already and made of the same requirements is used again. Raises NotInstalled.
+    What is there already and made of the same requirements is used again, unless it is to be made `anew`.
+    Raises NotInstalled.
     """
-    release = releases.RELEASES[name]
+    release = {**releases.RELEASES[name], **instead}
     made_of = {key: release.get(key) for key in ("requirements", "unpacked")}
-    if newest:
-        made_of.update(releases.NEWEST[name])
     made, stamp = folder / name, json.dumps(made_of, sort_keys=True)
-    if not newest and (made / ".made_of").is_file() and (made / ".made_of").read_text() == stamp:
+    if not anew and (made / ".made_of").is_file() and (made / ".made_of").read_text() == stamp:
         return
     shutil.rmtree(made, ignore_errors=True)
     # Renamed when complete, so that an interrupted run is not taken for a finished one.

@@ -165,7 +165,10 @@ def _install_releases(
         return ""
     try:
         for needed in releases.needed(name):
-            install.layer(session, needed, folder, newest=needed == name and cell.get("newest", False))
+            if needed == name:
+                install.layer(session, name, folder, cell.get("instead", {}), anew=cell.get("newest", False))
+            else:
+                install.layer(session, needed, folder)
     except (nox.command.CommandFailed, OSError, ValueError) as error:
         return "%s could not be installed: %s" % (needed, error)
     row["frameworks"] = install.frameworks(folder / name)

@@ -32,9 +32,11 @@ PAGE = ROOT / "patches.md"
 def releases_of(cell: dict[str, Any]) -> set[tuple[str, str]]:
     """The releases that a cell is about, by import name: its frameworks', or its torch where it has none."""
     if "release" in cell:
-        entry, is_meant = releases.RELEASES[cell["release"]], results.is_framework
+        entry = {**releases.RELEASES[cell["release"]], **cell.get("instead", {})}
+        is_meant = results.is_framework
     else:
-        entry, is_meant = releases.ENVIRONMENTS[cell["environment"]], _is_torch
+        entry = releases.ENVIRONMENTS[cell["environment"]]
+        is_meant = _is_torch
     requirements = [*entry["requirements"], *entry.get("without_dependencies", ()), entry.get("unpacked", "")]
     pinned = [requirement.partition("==") for requirement in requirements]
     return {(results.import_name(name), version) for name, _, version in pinned if version and is_meant(name)}

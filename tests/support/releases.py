@@ -42,8 +42,11 @@ def cells() -> list[dict[str, Any]]:
     found = [dict(cell) for cell in _DATA["cells"]]
     for name, release in RELEASES.items():
         everyday = release.get("everyday", False)
-        found.append({"name": name, "environment": CURRENT, "run": ["tests/live"], "release": name})
-        found[-1]["everyday"] = everyday
+        cell = {"run": ["tests/live"], "release": name}
+        found.append({"name": name, "environment": CURRENT, **cell, "everyday": everyday})
+        for environment, instead in release.get("elsewhere", {}).items():
+            own = {"name": "%s, %s" % (name, environment), "environment": environment, "instead": instead}
+            found.append({**own, **cell})
     return _with_python(found)
 
 
@@ -55,7 +58,8 @@ def newest_cells() -> list[dict[str, Any]]:
     ]
     for name in NEWEST:
         package = name.partition("/")[2] if name.endswith("/onedl") else name.partition("/")[0]
-        found.append({"name": "newest " + package, "run": ["tests/live"], "release": name, "newest": True})
+        cell = {"name": "newest " + package, "run": ["tests/live"], "release": name}
+        found.append({**cell, "instead": NEWEST[name], "newest": True})
     return _with_python([{**cell, "environment": "newest"} for cell in found])
 
 
