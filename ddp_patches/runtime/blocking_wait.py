@@ -55,19 +55,19 @@ def decide(
     return changes
 
 
-def settle(environ: MutableMapping[str, str]) -> Dict[str, Optional[str]]:
-    """Carry the decision out in ``environ``, right before a group is made; returns the changes."""
-    import torch
+def settle(environ: MutableMapping[str, str], new_spelling: bool) -> Dict[str, Optional[str]]:
+    """Carry the decision out in ``environ``, right before a group is made; returns the changes.
 
+    ``new_spelling``: torch is 2.2 or newer.
+    """
     from .. import settings
 
-    release = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
     changes = decide(
         settings.current().nccl_blocking_wait,
         exported_at_start(),
         environ,
-        new_spelling=release >= (2, 2),
-        async_by_default=release >= (2, 2) or "TORCHELASTIC_RUN_ID" in environ,
+        new_spelling=new_spelling,
+        async_by_default=new_spelling or "TORCHELASTIC_RUN_ID" in environ,
     )
     for name, value in changes.items():
         if value is None:

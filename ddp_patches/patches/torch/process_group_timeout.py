@@ -26,7 +26,6 @@ from ... import settings
 from ...engine import ledger, versions
 from ...engine.patch import patch
 from ...runtime import (
-    blocking_wait,
     closing,
     failures,
     job,
@@ -36,6 +35,7 @@ from ...runtime import (
     start_line,
 )
 from ...runtime.stall import monitor, rounds, worker_stacks
+from .._job import settle_blocking_wait
 
 ID = "torch.process_group_timeout"
 _LOOK_SECONDS = 2.0  # how often a rank looks whether its record has changed
@@ -66,7 +66,7 @@ def init_process_group(original: Callable[..., Any]) -> Callable[..., Any]:
     worker_stacks.prepare_child()
 
     def replacement(*args: Any, **keywords: Any) -> Any:
-        ledger.attempt(ID, lambda: blocking_wait.settle(os.environ), None)
+        ledger.attempt(ID, settle_blocking_wait, None)
         beginning = ledger.attempt(ID, lambda: _Beginning(signature, args, keywords), None)
         if beginning is None:
             return original(*args, **keywords)

@@ -35,6 +35,7 @@ from ... import console
 from ...engine import ledger
 from ...engine.patch import patch
 from .._exchange import exchanged
+from .._job import settle_blocking_wait
 from ._decisions import device_index, job_world_size, number
 
 ID = "ultralytics.setup_ddp"
@@ -169,14 +170,12 @@ def _watch_init(stack: contextlib.ExitStack, trainer: Any) -> None:
     """Settle blocking wait after upstream has switched it on, and before the group is made."""
     import torch
 
-    from ...runtime import blocking_wait
-
     if str(trainer.args.device).lower().startswith(("npu", "xpu")):
         return
     upstream = torch.distributed.init_process_group
 
     def init_process_group(*arguments: Any, **keywords: Any) -> Any:
-        ledger.attempt(ID, lambda: blocking_wait.settle(os.environ), None)
+        ledger.attempt(ID, settle_blocking_wait, None)
         return upstream(*arguments, **keywords)
 
     stack.enter_context(exchanged(torch.distributed, "init_process_group", init_process_group))
