@@ -54,22 +54,24 @@ def say_what_changed(rows: Sequence[PatchRow]) -> None:
 
     A rank does not read its frameworks' sources. They are read here, where the same version is installed.
     """
-    changed = [row for row in rows if row.verdict == versions.CHANGED and "; since " not in row.reason]
+    changed = [row for row in rows if row.verdict == versions.CHANGED and "; since " not in str(row.reason)]
     if not changed:
         return
     from .inspection import installed, source
 
     packages = installed.find_all({row.package for row in changed})
-    targets = {str(variant.target) for patch in load_catalogue()[0] for variant in patch.variants}
+    targets = {
+        "%s:%s" % (module, variant.target.attribute): str(variant.target)
+        for patch in load_catalogue()[0]
+        for variant in patch.variants
+        for module in variant.target.modules
+    }
     for row in changed:
-        module, _, attribute = row.target.partition(":")
-        if row.package in packages and packages[row.package].version == row.version:
+        target = targets.get(str(row.target))
+        if target and row.package in packages and packages[row.package].version == row.version:
+            module, _, attribute = row.target.partition(":")
             definition = fingerprint.of_file(source.file_of(module), attribute)
-            for target in targets:
-                modules, _, name = target.partition(":")
-                if name == attribute and module in modules.split("|"):
-                    row.reason += versions.since(row.package, target, row.version, definition)
-                    break
+            row.reason = (row.reason or "") + versions.since(row.package, target, row.version, definition)
 
 
 def _with_text(name: str, row: Any) -> Dict[str, Any]:

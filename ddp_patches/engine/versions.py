@@ -160,10 +160,10 @@ def _layers(original: Any) -> Iterator[Any]:
 
 
 def _is_wrapped_by_others(original: Any) -> bool:
-    """Whether code of another package has put a transparent wrapper of wrapt's around upstream's function.
+    """Whether it is a transparent wrapper of wrapt's whose code is written in another package.
 
-    Tracers do so to every function of interest; it is called as before, and so is our replacement. A
-    decorator of upstream's own means that upstream has made something else of its function.
+    Tracers put one around every function of interest; it is called as before, and so is our replacement.
+    A decorator of upstream's own means that upstream has made something else of its function.
     """
     wrapper = getattr(original, "_self_wrapper", None)
     module = getattr(wrapper, "__module__", None) or ""
@@ -181,7 +181,8 @@ def signature_problem(original: Any, parameters: Tuple[str, ...], by_name: bool 
         live = inspect.signature(original).parameters
     except (TypeError, ValueError) as error:
         return "its signature cannot be read: %s" % error
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in live.values())
+    # What binds to the signature would not find them in one that takes anything.
+    takes_any = not by_name and any(p.kind is p.VAR_KEYWORD for p in live.values())
     missing = [name for name in parameters if name not in live and not takes_any]
     if missing:
         return "its signature %s has no %s" % (inspect.signature(original), ", ".join(missing))

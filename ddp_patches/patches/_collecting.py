@@ -7,27 +7,33 @@ folder is not shared, a rank fails before the barrier (the others wait in it), o
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any, Callable, Optional
 
 from ..engine import ledger
 from ..runtime import job, limits, shared_folder
 
+PARAMETERS = ("result_part", "size", "tmpdir")
 _DEFAULT_FOLDER = ".dist_test"  # upstream's, in the working directory
 
 
 def replacement_of(patch_id: str, original: Callable[..., Any], advice: str) -> Callable[..., Any]:
     """The function that checks and then hands over; ``advice``: what to set, one sentence."""
 
-    def replacement(
-        result_part: Any, size: int, tmpdir: Optional[str] = None, *more: Any, **named: Any
-    ) -> Any:
-        if more or named:  # which no release known has
-            return original(result_part, size, tmpdir, *more, **named)
-        problem = ledger.attempt(patch_id, lambda: _problem(patch_id, tmpdir, advice), None)
+    signature = inspect.signature(original)
+
+    def problem_of(arguments: Any, keywords: Any) -> Optional[str]:
+        given = signature.bind(*arguments, **keywords).arguments
+        if given.keys() - set(PARAMETERS):  # no release known has more: a group of some ranks, say
+            return None
+        return _problem(patch_id, given.get("tmpdir"), advice)
+
+    def replacement(*arguments: Any, **keywords: Any) -> Any:
+        problem = ledger.attempt(patch_id, lambda: problem_of(arguments, keywords), None)
         if problem is not None:
             raise shared_folder.FolderNotShared(problem)
-        return original(result_part, size, tmpdir)
+        return original(*arguments, **keywords)
 
     return replacement
 

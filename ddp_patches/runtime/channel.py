@@ -18,8 +18,8 @@ import time
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from .. import console
-from . import sockets
-from .client import CONNECT_SECONDS, Address, ChannelError, Client, StoreLost
+from . import closing, sockets
+from .client import LONGEST_CONNECT_SECONDS, Address, ChannelError, Client, StoreLost
 
 _KNOCK_SECONDS = 5.0  # one attempt to connect; attempts go on until close()
 _RETRY_SECONDS = 0.5
@@ -136,32 +136,36 @@ class Channel:
     def close(self, seconds: float, at_exit: bool = False) -> bool:
         """Stop and join the thread, at the latest after about ``seconds``; whether it has ended.
 
-        A thread that is inside torch's attempts to connect is waited for until torch gives up, 5 s at most.
-        If it came back while the interpreter ends, it would be ended inside C++, and the process by SIGABRT.
-
         ``at_exit``: the process ends. Other connections to the store are of no use either, and the
-        thread may be inside the group's own client.
+        thread may be inside the group's own client. While torch connects, this takes up to 6 s, also
+        where the process has less time for its end: a thread that comes back while the interpreter ends is
+        ended inside C++, and the process with it, by SIGABRT.
         """
         with self._wake:
             self._closed = True
+            connects = self._connects
             self._wake.notify()
         if self in _alive:
             _alive.remove(self)
         if self._pid != os.getpid() or self._thread is threading.current_thread():
             return True
-        began = time.monotonic()
+        if at_exit and connects:
+            with closing.with_a_bound_of_its_own(LONGEST_CONNECT_SECONDS):
+                self._end_thread(LONGEST_CONNECT_SECONDS, at_exit)
+        else:
+            self._end_thread(seconds, at_exit)
+        return not self._thread.is_alive()
+
+    def _end_thread(self, seconds: float, at_exit: bool) -> None:
         self._thread.join(min(1.0, seconds / 2))
-        while self._thread.is_alive():
-            limit = max(seconds, 2 * CONNECT_SECONDS + 1) if self._connects else seconds
-            if time.monotonic() - began > limit:
-                break
+        deadline = time.monotonic() + max(seconds / 2, seconds - 1.0)
+        while self._thread.is_alive() and time.monotonic() < deadline:
             client = self._client
             if at_exit:
                 sockets.shut(sockets.connected_to(sockets.opened(), self.address[1]))
             elif client is not None:
                 client.shut()
             self._thread.join(_AGAIN_SECONDS)  # a client that is being connected tries anew
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -184,23 +188,30 @@ class Channel:
         while not self._closed:
             # Without torchrun the store appears with rank 0. Knocking first spares the log a
             # warning of torch's for each refused attempt.
-            if _answers(self.address):
-                self._client = Client(self.address)  # known to close() before it blocks
-                self._connects = True
-                try:
-                    with self._in_call:
-                        self._client.connect()
-                    return True
-                except Exception:  # it went away again, or it is no store: knock on
-                    self._client = None
-                finally:
-                    self._connects = False
+            if _answers(self.address) and self._connect_once():
+                return True
             if self._unanswered is not None:
                 self._unanswered(time.monotonic() - began)
             with self._wake:
                 if not self._closed:
                     self._wake.wait(_RETRY_SECONDS)
         return False
+
+    def _connect_once(self) -> bool:
+        with self._wake:
+            if self._closed:
+                return False
+            self._client, self._connects = Client(self.address), True  # known to close() before it blocks
+            client = self._client
+        try:
+            with self._in_call:
+                client.connect()
+            return True
+        except Exception:  # it went away again, or it is no store: knock on
+            self._client = None
+            return False
+        finally:
+            self._connects = False
 
     def _step(self) -> bool:
         """One task, one due poller, or a pause; False when closed. Raises StoreLost."""

@@ -18,8 +18,10 @@ from . import sockets
 
 Address = Tuple[str, int]
 
-# Then the channel tries anew. torch's own attempts, with growing pauses, go on for twice as long.
-CONNECT_SECONDS = 2.0
+# Then the channel tries anew. Short, since torch's attempts cannot be ended from outside: with growing pauses
+# they go on for up to twice as long, which the end of the process has to wait for.
+_CONNECT_SECONDS = 2.0
+LONGEST_CONNECT_SECONDS = 3 * _CONNECT_SECONDS
 LONGEST_VALUE = 64 * 1024  # bytes of JSON that we are willing to send or to read
 
 # A host that has vanished (power, network) sends no word, and a call to its store would never return.
@@ -52,12 +54,13 @@ class Client:
 
         self._store = TCPStore(
             self._address[0], self._address[1], None, False,
-            timeout=datetime.timedelta(seconds=CONNECT_SECONDS), wait_for_workers=False,
+            timeout=datetime.timedelta(seconds=_CONNECT_SECONDS), wait_for_workers=False,
         )  # fmt: skip
         self._own = self._own_sockets()
         # Before torch 2.1 a second one, made after that of the requests, belongs to a thread of torch's which
         # ends the whole process when it breaks.
-        sockets.keep_alive(set(sorted(self._own)[:1]), *_KEEPALIVE)
+        if len(self._own) <= 2:  # else the group's own, which is being made, are among them
+            sockets.keep_alive(set(sorted(self._own)[:1]), *_KEEPALIVE)
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter and return it; 0 reads it. Raises StoreLost, as do the others."""
@@ -83,8 +86,11 @@ class Client:
         return bytes(data)[:LONGEST_VALUE].decode("utf-8", "replace")
 
     def shut(self) -> None:
-        """End a call that another thread is blocked in: the sockets are shut down, the call raises."""
-        sockets.shut(self._own_sockets() if self._own is None else self._own)
+        """End a call that another thread is blocked in: the sockets are shut down, the call raises.
+
+        Not while it connects: a connection that was made meanwhile may be the group's own.
+        """
+        sockets.shut(self._own or set())
 
     def _own_sockets(self) -> Set[sockets.Handle]:
         return sockets.connected_to(sockets.opened() - self._others, self._address[1])

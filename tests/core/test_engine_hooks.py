@@ -128,7 +128,7 @@ def test_a_patch_that_fails_leaves_upstream_alone_and_its_traceback_in_the_ledge
 
 @pytest.mark.parametrize("first", ["", "torch, "], ids=["torch by the framework", "torch first"])
 def test_a_framework_whose_version_cannot_be_asked(folder, first):
-    """It is one without a version then, whose targets get their verdict all the same (issue 6)."""
+    """It is one without a version then, whose targets get their verdict all the same."""
     made_up.write(folder, framework____init__="def __getattr__(name): raise RuntimeError('no ' + name)\n")
     program = """
         import ddp_patches.auto, framework_patches, %sframework.work

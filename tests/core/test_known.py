@@ -65,7 +65,7 @@ def fingerprints_in(package, release, target):
 
 @pytest.mark.parametrize("package", FRAMEWORKS)
 def test_a_bound_has_nothing_between_its_two_sides(package):
-    """Issue 6: each is exact, since both sides of it were looked at and follow each other on the index."""
+    """Each is exact, since both sides of it were looked at and follow each other on the index."""
     pairs = list(neighbours(package))
     for target in frameworks.targets(package):
         for first, last, between in pairs:
@@ -75,7 +75,7 @@ def test_a_bound_has_nothing_between_its_two_sides(package):
 
 @pytest.mark.parametrize("package", FRAMEWORKS)
 def test_nearly_all_releases_were_looked_at(package):
-    """Issue 6: of Ultralytics every twentieth at least, of the others each one; the first and the last."""
+    """Of Ultralytics every twentieth at least, of the others each one; the first and the last."""
     lists = on_index(package).values()
     assert set(known.looked_at(package)) <= {release for releases in lists for release in releases}
     for releases in lists:

@@ -15,6 +15,7 @@ from support import environment, ranks
 # What a training script does on each rank, as torch's own tutorials write it.
 RANK = """
     import json, os, sys, time
+    import ddp_patches  # for its status
     import torch
     import torch.distributed as dist
 
@@ -40,6 +41,10 @@ RANK = """
         "current_device": torch.cuda.current_device(),
         "device_count": torch.cuda.device_count(),
         "available": torch.cuda.is_available(),
+        "not applied": [
+            row.target for row in ddp_patches.status().patches
+            if (row.id.partition(".")[0], row.package) == ("rehearse", "torch") and row.state != "applied"
+        ],
     })
     sys.stdout.write(answer + "\\n")  # in one piece: both ranks write to the same pipe
     sys.stdout.flush()
@@ -73,6 +78,7 @@ def test_ranks_written_for_nccl_run_over_gloo(processes, tmp_path, backend, opti
             "current_device": rank,
             "device_count": 2,
             "available": False,
+            "not applied": [],
         }
         for rank in (0, 1)
     ]

@@ -28,7 +28,7 @@ PROGRAM = """
     for name in os.environ["IMPORTED"].split():
         importlib.import_module(name)
 
-    folder = sys.argv[1]
+    folder, both = sys.argv[1:]
     zero_first, reduce_mean = (
         next((getattr(sys.modules[module], name) for module, _, name in places if name == wanted), None)
         for wanted in ("torch_distributed_zero_first", "reduce_mean")
@@ -40,18 +40,21 @@ PROGRAM = """
             time.sleep(0.05)
 
     job.meet(folder, "imported")
-    job.start(20)
+    open(os.path.join(folder, "ready"), "w").close()
+    for name in ("on", "off"):  # the limit of the one that is off counts from here
+        job.wait_for(os.path.join(both, name, "ready"))
+    job.start(60)
     group = dist.distributed_c10d._get_default_group()
     if hasattr(group, "_get_backend"):  # before torch 2.0 the group is the backend
         group = group._get_backend(job.torch.device("cpu"))
     limit = group.options._timeout
     job.total()
     if zero_first is not None:
-        began = time.monotonic()
         with zero_first(job.LOCAL_RANK):
-            waited = time.monotonic() - began
+            entered = time.time()
             time.sleep(2 if job.RANK == 0 else 0)
-        job.say(waited=waited)
+            left = time.time()
+        job.say(entered=entered, left=left)
     if job.RANK == 1:
         waits_for_a_file()
     if reduce_mean is None:
@@ -69,7 +72,7 @@ def start(folder, stack, **variables):
     environ = stacks.environment_of(folder, stack, **more)
     environ["PYTHONPATH"] += ":" + str(environment.TESTS / "standins" / "rank_zero_first")
     processes = Processes(folder)
-    return processes, ranks.start(processes, PROGRAM, environ, 2, arguments=[folder])
+    return processes, ranks.start(processes, PROGRAM, environ, 2, arguments=[folder, folder.parent])
 
 
 def answers(result):
@@ -98,11 +101,11 @@ def test_limit_rank_0_first_stall_report_and_end(tmp_path, stack):
         others.end()
     for with_us, alone in zip(patched, upstream):
         assert (with_us["total"], alone["total"]) == (3, 3)
-        assert (with_us["limit"], alone["limit"]) == (400, 20)
+        assert (with_us["limit"], alone["limit"]) == (400, 60)
         assert (with_us["group_at_end"], alone["group_at_end"]) == (False, True)
     if "torch_distributed_zero_first" in STACKS[stack].held:
         for said in (patched, upstream):
-            assert said[0]["waited"] < 1 and said[1]["waited"] > 1.5
+            assert said[0]["entered"] < said[0]["left"] <= said[1]["entered"]
     (line,) = (line for line in on[0].stderr().splitlines() if "STALL, " in line)
     assert re.search(r"Rank 1 \(.*\) is at \S*program.py:\d+ in waits_for_a_file", line), line
     assert "STALL" not in off[0].stderr()

@@ -1,6 +1,6 @@
 """Real frameworks as they may look one day: the verdicts on a changed copy, and upstream's code left alone.
 
-Guards issue 6: the same verdict before the import and after it, and nothing of ours where it does not fit.
+The same verdict before the import and after it, and nothing of ours where it does not fit.
 """
 
 from __future__ import annotations

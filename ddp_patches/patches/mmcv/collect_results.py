@@ -35,7 +35,9 @@ PATCH = patch(
 )
 
 
-@PATCH.replaces("mmcv.engine.test:collect_results_cpu", parameters=("result_part", "size", "tmpdir"))
+@PATCH.replaces(
+    "mmcv.engine.test:collect_results_cpu", parameters=("result_part", "size", "tmpdir"), by_name=True
+)
 def collect_results_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     """Raises FileNotFoundError on every rank where upstream would raise it on one."""
     return _collecting.replacement_of(ID, original, _ADVICE)

@@ -17,6 +17,7 @@ Nothing of ours is written into the run's folder: upstream has just removed it, 
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -50,13 +51,16 @@ _launching: Optional[_parent.Launch] = None  # in the parent, while its train() 
 _watch: Optional[Watch] = None  # in a worker
 
 
-@launch.replaces(TARGET, parameters=("world_size", "trainer"), versions="<8.3.200")
-@launch.replaces(TARGET, parameters=("trainer",), versions=">=8.3.200")
+@launch.replaces(TARGET, parameters=("world_size", "trainer"), versions="<8.3.200", by_name=True)
+@launch.replaces(TARGET, parameters=("trainer",), versions=">=8.3.200", by_name=True)
 def generate_ddp_command(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
     def replacement(*arguments: Any, **keywords: Any) -> Any:
         ledger.attempt(ID, _arm_workers, None)
         ledger.attempt(ID, lambda: _say_obstacles(original), None)
-        trainer = keywords.get("trainer", arguments[-1] if arguments else None)
+        call = ledger.attempt(ID, lambda: signature.bind(*arguments, **keywords), None)
+        trainer = call.arguments.get("trainer") if call is not None else None
         try:
             made = original(*arguments, **keywords)
         except BaseException:
