@@ -32,7 +32,7 @@ PROGRAM = """
     from ddp_patches.engine import ledger
     states = {row.target: [row.state, row.reason] for row in ledger.rows() if row.id == "yolov5.zero_first"}
     answer = json.dumps({"entered": entered - began, "total": total.item(), "states": states})
-    os.write(1, (answer + "\n").encode())  # in one piece: ranks share their output
+    os.write(1, (answer + "\\n").encode())  # in one piece: ranks share their output
     """
 
 
