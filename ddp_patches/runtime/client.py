@@ -57,10 +57,10 @@ class Client:
             timeout=datetime.timedelta(seconds=_CONNECT_SECONDS), wait_for_workers=False,
         )  # fmt: skip
         self._own = self._own_sockets()
-        # Before torch 2.1 a second one, made after that of the requests, belongs to a thread of torch's which
-        # ends the whole process when it breaks.
-        if len(self._own) <= 2:  # else the group's own, which is being made, are among them
-            sockets.keep_alive(set(sorted(self._own)[:1]), *_KEEPALIVE)
+        # Before torch 2.1 there is a second one, of a thread of torch's which ends the whole process when it
+        # breaks. It is silent, while the store has answered on that of the requests.
+        self._store.add("ddp_patches/hello", 0)
+        sockets.keep_alive({each for each in self._own if sockets.received(each)}, *_KEEPALIVE)
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter and return it; 0 reads it. Raises StoreLost, as do the others."""
