@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from support import environment, ranks, stacks
+from support import environment, ranks, releases, stacks
 from support.processes import Processes
 from support.stacks import STACKS
 
@@ -80,7 +80,13 @@ def answers(result):
     return {name: value for answer in result.answers for name, value in answer.items()}
 
 
-@pytest.mark.parametrize("stack", STACKS)
+EVERYDAY = ("ultralytics/" + releases.NEWEST_ULTRALYTICS, "mmdet/3.3.0")
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.matrix]) for name in STACKS],
+)
 def test_limit_rank_0_first_stall_report_and_end(tmp_path, stack):
     """The job of upstream alone stands as long, and says nothing of it."""
     settings = {"DDP_PATCHES_TIMEOUT": "400s", "DDP_PATCHES_STALL_AFTER": "3s"}
