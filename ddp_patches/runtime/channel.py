@@ -201,8 +201,8 @@ class Channel:
         with self._wake:
             if self._closed:
                 return False
-            self._client, self._connects = Client(self.address), True  # known to close() before it blocks
-            client = self._client
+            client = self._client = Client(self.address)  # known to close() before it blocks
+            self._connects = True
         try:
             with self._in_call:
                 client.connect()

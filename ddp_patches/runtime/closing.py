@@ -198,7 +198,10 @@ def at_end(name: str, step: Step, first: Optional[Step] = None) -> Callable[[], 
 @contextlib.contextmanager
 def with_a_bound_of_its_own(seconds: float) -> Iterator[threading.Event]:
     """For a step that has to wait longer than ``exit_timeout``; it has to end when the event is set."""
-    closer = _closer if _closer is not None else _Closer()
+    closer = _closer
+    if closer is None:  # nothing was left for the end, and nobody waits for it
+        yield threading.Event()
+        return
     closer.until = time.monotonic() + seconds
     try:
         yield closer.hurry

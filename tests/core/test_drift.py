@@ -144,7 +144,7 @@ def test_the_newest_release_that_can_be_had(monkeypatch, tmp_path, releases, bro
 
 
 @pytest.mark.parametrize(
-    "options, broken, code", [([], [], 1), ([], ["1.2"], 1), (["--tolerate"], ["1.2"], 0)]
+    "options, broken, code", [([], [], 1), ([], ["1.2"], 1), (["--tolerate-missing"], ["1.2"], 0)]
 )
 def test_the_session_fails_for_changes_and_for_what_it_could_not_look_at(
     monkeypatch, capsys, patches, options, broken, code

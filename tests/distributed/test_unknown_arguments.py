@@ -31,6 +31,15 @@ BOUND = {
     for package in ("mmcv", "mmdet", "mmengine")
 }
 
+# Whatever they are called with goes on as it came.
+HANDED_ON = {
+    "torch.first_error",
+    "torch.loader_workers",
+    "torch.teardown",
+    "ultralytics.launch",
+    "ultralytics.setup_ddp",
+}
+
 
 def test_every_replacement_that_names_its_parameters_is_here():
     named = {
@@ -41,16 +50,6 @@ def test_every_replacement_that_names_its_parameters_is_here():
     }
     assert named >= FIXED.keys()
     assert {id for id, _ in named - FIXED.keys()} <= HANDED_ON
-
-
-# Whatever they are called with goes on as it came.
-HANDED_ON = {
-    "torch.first_error",
-    "torch.loader_workers",
-    "torch.teardown",
-    "ultralytics.launch",
-    "ultralytics.setup_ddp",
-}
 
 
 @pytest.mark.parametrize("patch_id, attribute", [*FIXED, *BOUND])

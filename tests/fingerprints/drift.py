@@ -1,6 +1,6 @@
 """Compare the newest release of each framework on the package index with what the patches know and need.
 
-    PYTHONPATH=.:tests python -m fingerprints.drift [--tolerate] [PACKAGE …]
+    PYTHONPATH=.:tests python -m fingerprints.drift [--tolerate-missing] [PACKAGE …]
 
 Ends with 1 if a target has vanished or no longer has the signature that a patch needs, so that a maintainer
 hears of it before users do, or if a release could not be looked at (unless that is tolerated). A target whose
@@ -130,7 +130,8 @@ def report(title: str, drifts: Sequence[Drift]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("packages", nargs="*", default=list(frameworks.DISTRIBUTIONS))
-    parser.add_argument("--tolerate", action="store_true", help="a release that cannot be had is no failure")
+    text = "a release that cannot be had is no failure"
+    parser.add_argument("--tolerate-missing", action="store_true", help=text)
     arguments = parser.parse_args()
     failed = False
     for package in arguments.packages:
@@ -140,7 +141,7 @@ def main() -> int:
                     release = newest(package, distribution, specifier, pathlib.Path(temporary))
                 except package_index.NotFound as error:
                     print("%s: not compared: %s" % (distribution, error))
-                    failed = failed or not arguments.tolerate
+                    failed = failed or not arguments.tolerate_missing
                     continue
                 drifts = compare(catalogue.load(), package, pathlib.Path(temporary), release)
                 failed = report("%s %s" % (distribution, release), drifts) or failed

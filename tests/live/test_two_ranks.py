@@ -7,11 +7,10 @@ each release is there, imported, with all patches that it gets.
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
-from support import environment, ranks, releases, stacks
+from support import jobs, ranks, releases, stacks
 from support.processes import Processes
 from support.stacks import STACKS
 
@@ -29,11 +28,9 @@ PROGRAM = """
         importlib.import_module(name)
 
     folder, both = sys.argv[1:]
-    zero_first, reduce_mean = (
-        next((getattr(sys.modules[module], name) for module, _, name in places if name == wanted), None)
-        for wanted in ("torch_distributed_zero_first", "reduce_mean")
-        for places in [[place.partition(":") for place in os.environ["HELD"].split()]]
-    )
+    places = (place.partition(":") for place in os.environ["HELD"].split())
+    held = {name: getattr(sys.modules[module], name) for module, _, name in places}
+    zero_first, reduce_mean = held.get("torch_distributed_zero_first"), held.get("reduce_mean")
 
     def waits_for_a_file():
         while not os.path.exists(os.path.join(folder, "release")):
@@ -70,7 +67,7 @@ def start(folder, stack, **variables):
     folder.mkdir()
     more = {"IMPORTED": STACKS[stack].modules, "HELD": STACKS[stack].held, "LEAVE_GROUPS": "1", **variables}
     environ = stacks.environment_of(folder, stack, **more)
-    environ["PYTHONPATH"] += ":" + str(environment.TESTS / "standins" / "rank_zero_first")
+    environ["PYTHONPATH"] += ":" + str(jobs.STANDIN)
     processes = Processes(folder)
     return processes, ranks.start(processes, PROGRAM, environ, 2, arguments=[folder, folder.parent])
 
@@ -93,11 +90,7 @@ def test_limit_rank_0_first_stall_report_and_end(tmp_path, stack):
     processes, on = start(tmp_path / "on", stack, **settings)
     others, off = start(tmp_path / "off", stack, DDP_PATCHES="0")
     try:
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while "STALL, " not in on[0].stderr():
-            assert time.monotonic() < deadline, on[0].stderr()
-            assert on[0].popen.poll() is None, on[0].stderr()
-            time.sleep(0.2)
+        on[0].wait_for("STALL, ", LIMIT_SECONDS)
         for job in ("on", "off"):
             (tmp_path / job / "release").write_text("")
         patched = [answers(result.check()) for result in on.wait(60)]

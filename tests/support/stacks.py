@@ -7,9 +7,6 @@ from typing import Dict, FrozenSet, Mapping, NamedTuple
 
 from support import environment, layers, releases
 
-# Of the distribution of YOLOv5, which imports it for its download functions.
-_YOLOV5S_ULTRALYTICS = "8.3.190"
-
 
 class Stack(NamedTuple):
     """What one release is imported by."""
@@ -100,6 +97,6 @@ def environment_of(folder: pathlib.Path, name: str, **variables: str) -> Dict[st
     if kind == "ultralytics":
         return layers.ultralytics_environment(folder, version, **variables)
     if kind == "yolov5":
-        path = environment.CPU_VISION, layers.layer(name), layers.ultralytics(_YOLOV5S_ULTRALYTICS)
+        path = environment.CPU_VISION, *map(layers.layer, releases.needed(name))
         return environment.clean(folder, *path, **{"YOLO_AUTOINSTALL": "false", **variables})
     return layers.openmmlab_environment(folder, name, **variables)
